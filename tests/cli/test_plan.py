@@ -1,0 +1,143 @@
+"""``tracelens plan`` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from tracelens_infer.cli.options import EQUAL_LENGTHS
+from tracelens_infer.cli.plan import plan_command
+from tracelens_infer.errors import UsageError
+from tracelens_infer.steps import workload
+
+EXAMPLE = ("--CONC", "64", "--OSL", "1024", "--R", "0.8")
+
+
+def plan(*arguments: str) -> Result:
+    result = CliRunner().invoke(plan_command, arguments)
+    if result.exception and not isinstance(result.exception, (UsageError, SystemExit)):
+        raise result.exception
+    return result
+
+
+def as_json(*arguments: str) -> dict[str, Any]:
+    result = plan(*arguments, "--json")
+    assert result.exit_code == 0
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_worked_example() -> None:
+    result = plan(*EXAMPLE)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "Output lengths: 819.2 to 1,024 tokens (range-ratio style: document, R = 0.8)"
+    assert "39.0 of 256 steps" in result.stdout
+    assert "--profiler-config.delay_iterations 4480" in result.stdout
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--CONC", "64", "--OSL", "1024", "--R", "0.8"),
+        ("--concurrency", "64", "--output-len", "1024", "--range-ratio", "0.8"),
+        ("--CONC=64", "--OSL=1024", "--R=0.8", "--num-prompts=640", "--range-ratio-style=document"),
+    ],
+)
+def test_names_and_aliases(arguments: tuple[str, ...]) -> None:
+    assert as_json(*arguments) == as_json(*EXAMPLE)
+
+
+def test_every_option_reaches_the_plan() -> None:
+    arguments = (
+        *("--CONC", "64", "--OSL", "1000", "--R", "0.25", "--range-ratio-style", "vllm", "--num-prompts", "900"),
+        *("--isl", "4096", "--cached-tokens", "96", "--chunk-size", "2048", "--dp", "2", "--pp", "4"),
+        *("--min-iters", "40", "--max-iters", "300"),
+    )
+    assert as_json(*arguments)["inputs"] == {
+        "concurrency_requests": 64,
+        "output_tokens": 1000,
+        "length_ratio": 0.25,
+        "range_ratio_style": "vllm",
+        "num_prompts_requests": 900,
+        "prompt_tokens": 4096,
+        "cached_tokens": 96,
+        "chunk_size_tokens": 2048,
+        "data_parallel_ranks": 2,
+        "pipeline_stages": 4,
+        "shortest_profile_steps": 40,
+        "longest_profile_steps": 300,
+    }
+    assert as_json(*EXAMPLE, "--input-len", "100")["inputs"]["prompt_tokens"] == 100
+
+
+@pytest.mark.parametrize("style", ["document", "vllm"])
+def test_lengths_are_equal_without_a_ratio(style: str) -> None:
+    lengths = as_json("--CONC", "8", "--OSL", "100", "--range-ratio-style", style)["output_lengths"]
+    assert lengths["shortest_output_tokens"] == lengths["longest_output_tokens"] == 100
+
+
+def test_json_is_data_only_and_notes_go_to_stderr() -> None:
+    result = plan("--CONC", "16", "--OSL", "1024", "--R", "0.8", "--json")
+    data = json.loads(result.stdout)
+    assert [note["code"] for note in data["notes"]] == ["max_iters_clamped"]
+    assert result.stderr == f"info: {data['notes'][0]['text']}\n"
+
+
+def test_notes_of_the_text_go_to_stderr() -> None:
+    result = plan("--CONC", "16", "--OSL", "1024", "--R", "0.8")
+    assert result.stderr.startswith("info: 16 * OSL / CONC asks for 1,024 steps")
+    assert "asks for" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "thing"),
+    [
+        (("--CONC", "0", "--OSL", "1024"), "--CONC"),
+        (("--CONC", "64", "--OSL", "-1"), "--OSL"),
+        (("--CONC", "64", "--OSL", "1024", "--R", "1.2"), "--R"),
+        (("--CONC", "64", "--OSL", "1024", "--R", "nan"), "--R"),
+        (("--CONC", "64", "--OSL", "1024", "--R", "1", "--range-ratio-style", "vllm"), "--R"),
+        ((*EXAMPLE, "--num-prompts", "300"), "--num-prompts"),
+        ((*EXAMPLE, "--chunk-size", "64"), "--chunk-size"),
+        ((*EXAMPLE, "--cached-tokens", "5"), "--cached-tokens"),
+        ((*EXAMPLE, "--isl", "0"), "--isl"),
+        ((*EXAMPLE, "--dp", "65"), "--dp"),
+        ((*EXAMPLE, "--pp", "0"), "--pp"),
+        ((*EXAMPLE, "--min-iters", "600"), "--min-iters"),
+        ((*EXAMPLE, "--max-iters", "0"), "--max-iters"),
+    ],
+)
+def test_refusals_reach_the_caller_and_name_an_option_that_exists(arguments: tuple[str, ...], thing: str) -> None:
+    result = plan(*arguments)
+    assert isinstance(result.exception, UsageError)
+    assert thing in result.exception.thing
+    assert thing in {name for option in plan_command.params for name in option.opts}
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--CONC", "64"), ("--CONC", "x", "--OSL", "1"), (*EXAMPLE, "--range-ratio-style", "sglang"), (*EXAMPLE, "a")],
+)
+def test_what_click_refuses(arguments: tuple[str, ...]) -> None:
+    assert plan(*arguments).exit_code == 2
+
+
+def test_defaults_and_choices_are_those_of_the_library() -> None:
+    options = {option.name: option for option in plan_command.params}
+    assert options["min_iters"].default == workload.SHORTEST_PROFILE_STEPS
+    assert options["max_iters"].default == workload.LONGEST_PROFILE_STEPS
+    style = options["range_ratio_style"].type
+    assert isinstance(style, click.Choice)
+    assert list(style.choices) == list(EQUAL_LENGTHS) == list(get_args(workload.RangeRatioStyle))
+
+
+def test_every_option_has_help() -> None:
+    assert [option.name for option in plan_command.params if not getattr(option, "help", None)] == []
+    assert "Say when to profile" in plan("--help").stdout

@@ -1,0 +1,35 @@
+"""``tracelens plan``: when to profile a benchmark, for how long, and the flags for each engine."""
+
+from __future__ import annotations
+
+import click
+
+from tracelens_infer.cli.options import WorkloadOption, json_option, workload_from, workload_options
+from tracelens_infer.cli.terminal import Terminal, pass_terminal
+
+__all__ = ["plan_command"]
+
+
+@click.command("plan")
+@workload_options(required=True)
+@click.option("--min-iters", type=int, default=32, show_default=True, help="Shortest profile in steps.")
+@click.option("--max-iters", type=int, default=512, show_default=True, help="Longest profile in steps.")
+@json_option
+@pass_terminal
+def plan_command(
+    terminal: Terminal, /, min_iters: int, max_iters: int, as_json: bool, **options: WorkloadOption
+) -> None:
+    """Say when to profile a benchmark and for how long.
+
+    CONC, OSL and R are those of the benchmark. The steady state of such a run is known beforehand: the plan names
+    the steps to profile, what they will hold, and the flags for vLLM and SGLang.
+    """
+    from tracelens_infer.report.plan_text import plan_lines
+    from tracelens_infer.steps.plan import make_plan
+
+    plan = make_plan(workload_from(options), min_iters, max_iters)
+    terminal.notes(plan.notes)
+    if as_json:
+        terminal.data(plan.to_dict())
+    else:
+        terminal.lines(plan_lines(plan))

@@ -1,0 +1,1 @@
+"""Results -> files and texts for people: tables, manifests, summaries."""

@@ -1,0 +1,1 @@
+"""Columns -> iterations -> steps -> the steady state."""

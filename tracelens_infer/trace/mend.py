@@ -1,0 +1,170 @@
+"""Broken JSON text -> the JSON it was meant to be, with the kinds of damage found on the way."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["MendedText", "mend_json"]
+
+_SPACE = re.compile(rb"[ \t\r\n]*")
+_NUMBER = re.compile(rb"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.+-])")
+_WORD = re.compile(rb"[^\s,:\[\]{}\"]+")
+_NOT_A_NUMBER = re.compile(rb"[+-]?(?:nan|inf(?:inity)?)(?:\([a-z]*\))?", re.IGNORECASE)
+_LITERALS = (b"true", b"false", b"null")
+_NEXT_KEY = re.compile(rb"\s*\"[^\"\\\n]{1,120}\"\s*:")
+_NEXT_VALUE = re.compile(rb"\s*(?:[\[{\"\]}]|-?\d|true|false|null)")
+_TEXT_PART = re.compile(rb"\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4})|[\\\"\x00-\x1f]")  # a valid escape, or damage
+_CONTROL_ESCAPES = {0x0A: b"\\n", 0x0D: b"\\r", 0x09: b"\\t"}
+_MAX_QUOTES = 400  # candidates for one text's closing quote; a bound, so that hostile input stays linear
+
+
+class _HopelessError(Exception):
+    """The text cannot be mended."""
+
+
+class MendedText:
+    """One JSON value read from the front of ``text``: its mended form, where it ended, and what was wrong with it."""
+
+    __slots__ = ("codes", "end", "json")
+
+    def __init__(self, json: bytes, end: int, codes: set[str]) -> None:
+        self.json = json
+        self.end = end
+        self.codes = codes
+
+
+def mend_json(text: bytes) -> MendedText | None:
+    """What was the object at the front of ``text`` meant to be? None where nobody can tell.
+
+    Mends NaN and Infinity (to null), unescaped quotes, bad escapes, raw control characters, bytes that are not
+    UTF-8 and trailing commas. Works on one event at a time: cost is linear in its length.
+    """
+    mender = _Mender(text)
+    try:
+        end = mender.value(_skip(text, 0), closers=b"", is_key=False)
+    except (_HopelessError, RecursionError):
+        return None
+    return MendedText(b"".join(mender.out), end, mender.codes)
+
+
+def _skip(text: bytes, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+class _Mender:
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self.out: list[bytes] = []
+        self.codes: set[str] = set()
+
+    def value(self, at: int, closers: bytes, *, is_key: bool) -> int:
+        """Copy one value from ``at`` on; returns where it ends."""
+        first = self.text[at : at + 1]
+        if first == b"{":
+            return self._container(at, b"}")
+        if first == b"[":
+            return self._container(at, b"]")
+        if first == b'"':
+            return self._string(at, closers, is_key=is_key)
+        if is_key or not first:
+            raise _HopelessError
+        return self._word(at)
+
+    def _container(self, at: int, closer: bytes) -> int:
+        text, out = self.text, self.out
+        out.append(text[at : at + 1])
+        at = _skip(text, at + 1)
+        first = True
+        while text[at : at + 1] != closer:
+            if not first:
+                if text[at : at + 1] != b",":
+                    raise _HopelessError
+                at = _skip(text, at + 1)
+                if text[at : at + 1] == closer:
+                    self.codes.add("trailing_comma")
+                    break
+                out.append(b", ")
+            first = False
+            if closer == b"}":
+                at = _skip(text, self.value(at, b":", is_key=True))
+                if text[at : at + 1] != b":":
+                    raise _HopelessError
+                out.append(b": ")
+                at = _skip(text, at + 1)
+            at = _skip(text, self.value(at, closer, is_key=False))
+        out.append(closer)
+        return at + 1
+
+    def _word(self, at: int) -> int:
+        number = _NUMBER.match(self.text, at)
+        if number:
+            self.out.append(number.group())
+            return number.end()
+        word = _WORD.match(self.text, at)
+        if word is None:
+            raise _HopelessError
+        if word.group() in _LITERALS:
+            self.out.append(word.group())
+        elif _NOT_A_NUMBER.fullmatch(word.group()):
+            self.codes.add("not_a_number")
+            self.out.append(b"null")
+        else:
+            self.codes.add("wrong_type")
+            self.out.append(b"null")
+        return word.end()
+
+    def _string(self, at: int, closer: bytes, *, is_key: bool) -> int:
+        text = self.text
+        quote = at
+        for _ in range(_MAX_QUOTES):
+            quote = text.find(b'"', quote + 1)
+            if quote < 0:
+                raise _HopelessError
+            if _is_escaped(text, quote, at) or not self._closes(quote, closer, is_key=is_key):
+                continue
+            self.out.append(b'"' + self._clean(text[at + 1 : quote]) + b'"')
+            return quote + 1
+        raise _HopelessError
+
+    def _closes(self, quote: int, closer: bytes, *, is_key: bool) -> bool:
+        """Does this quote end its text, or was it left unescaped inside it? What follows tells."""
+        after = _skip(self.text, quote + 1)
+        following = self.text[after : after + 1]
+        if is_key:
+            return following == b":"
+        if following == b",":
+            pattern = _NEXT_KEY if closer == b"}" else _NEXT_VALUE
+            if pattern.match(self.text, after + 1):
+                return True
+            return self.text[_skip(self.text, after + 1) :][:1] == closer
+        return following == closer
+
+    def _clean(self, content: bytes) -> bytes:
+        try:
+            content.decode("utf-8")
+        except UnicodeDecodeError:
+            self.codes.add("invalid_utf8")
+            content = content.decode("utf-8", "replace").encode()
+        return _TEXT_PART.sub(self._escape, content)
+
+    def _escape(self, part: re.Match[bytes]) -> bytes:
+        byte = part.group()
+        if len(byte) > 1:
+            return byte
+        if byte == b"\\":
+            self.codes.add("bad_escape")
+            return b"\\\\"
+        if byte == b'"':
+            self.codes.add("unescaped_quote")
+            return b'\\"'
+        self.codes.add("control_character")
+        return _CONTROL_ESCAPES.get(byte[0], b"\\u%04x" % byte[0])
+
+
+def _is_escaped(text: bytes, quote: int, start: int) -> bool:
+    """An odd number of backslashes before a quote escapes it."""
+    backslashes = 0
+    while quote - 1 - backslashes > start and text[quote - 1 - backslashes] == 0x5C:
+        backslashes += 1
+    return backslashes % 2 == 1

@@ -1,0 +1,182 @@
+"""Known faults of recorded times, mended in the columns: one named function each, and a Note for what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tracelens_infer.notes import Note
+from tracelens_infer.trace.columns import MISSING, ClippedDuration, EventColumns, Int64Array, Role, RowArray, Trace
+
+__all__ = ["OVERLONG_FACTOR", "repair"]
+
+OVERLONG_FACTOR = 1000
+"""A device event is impossible when it lasts this many medians of its stream and runs past the end of the next one.
+
+ROCm was seen to report 1.6 s for kernels of some 10 us (factor 160,000); a genuine collective that overlaps its
+neighbours on one track was seen at a factor below 100."""
+
+_HASH_FACTORS = np.array(
+    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], dtype=np.uint64
+)
+
+
+def repair(trace: Trace, notes: Sequence[Note]) -> Trace:
+    """Which events have times that cannot be, and what is to be done about each? ``notes`` come first in the result."""
+    kept = list(notes)
+    for step in (_pair_begin_and_end, _drop_duplicates, _clamp_negative, _count_zero, _clip_overlong, _count_missing):
+        trace, found = step(trace)
+        kept += found
+    return replace(trace, notes=(*trace.notes, *kept))
+
+
+_Step = Callable[[Trace], tuple[Trace, list[Note]]]
+
+
+def _pair_begin_and_end(trace: Trace) -> tuple[Trace, list[Note]]:
+    """A "B" event lasts until the "E" event that closes it on the same track: the next one at the same depth."""
+    begins, ends = trace.rows(Role.BEGIN), trace.rows(Role.END)
+    if not len(begins) and not len(ends):
+        return trace, []
+    columns = trace.columns
+    rows = np.concatenate([begins, ends])
+    opens = np.concatenate([np.ones(len(begins), np.int64), -np.ones(len(ends), np.int64)])
+    track = trace.lanes.track_codes()[columns.lane[rows]]
+    order = np.lexsort((rows, columns.start_ns[rows], track))
+    rows, opens, track = rows[order], opens[order], track[order]
+    depth = np.cumsum(opens) - (opens > 0)  # of a begin and of the end that closes it alike
+    by_depth = np.lexsort((np.arange(len(rows)), depth, track))
+    rows, opens, track, depth = rows[by_depth], opens[by_depth], track[by_depth], depth[by_depth]
+    paired = np.flatnonzero((opens[:-1] > 0) & (opens[1:] < 0) & (track[:-1] == track[1:]) & (depth[:-1] == depth[1:]))
+    begin, end = rows[paired], rows[paired + 1]
+    duration = columns.duration_ns.copy()
+    duration[begin] = columns.start_ns[end] - columns.start_ns[begin]
+    lost = len(begins) + len(ends) - 2 * len(paired)
+    notes = []
+    if lost:
+        text = "Begin and end events without their counterpart last no time."
+        notes.append(Note("warning", "unpaired_begin_end", text, lost))
+    partners = dict(zip(begin.tolist(), end.tolist(), strict=True))
+    return replace(trace, columns=replace(columns, duration_ns=duration), partners=partners), notes
+
+
+def _drop_duplicates(trace: Trace) -> tuple[Trace, list[Note]]:
+    """Events that stand twice in the file, to the letter, count once. Metadata may repeat: profilers write it twice."""
+    columns = trace.columns
+    key = _row_hash(columns)
+    # Sorting the hashes alone is several times faster than sorting rows; most traces end here.
+    ordered = np.sort(key)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(twice):
+        return trace, []
+    candidates = np.flatnonzero(np.isin(key, twice) & (trace.lanes.roles != Role.METADATA)[columns.lane])
+    if not len(candidates):
+        return trace, []
+    duplicates = _equal_texts(trace, candidates)
+    if not len(duplicates):
+        return trace, []
+    labels = {row: label for row, label in trace.labels.items() if row not in set(duplicates.tolist())}
+    text = "Events that stand in the file twice were dropped."
+    return replace(trace, dropped=duplicates, labels=labels), [
+        Note("warning", "exact_duplicates", text, len(duplicates))
+    ]
+
+
+def _row_hash(columns: EventColumns) -> Any:  # noqa: ANN401 - uint64
+    """Equal rows have equal hashes; rows that collide by chance are told apart by their texts."""
+    key: Any = columns.start_ns.view(np.uint64) * _HASH_FACTORS[0]
+    key += columns.duration_ns.view(np.uint64) * _HASH_FACTORS[1]
+    key += columns.link.view(np.uint64) * _HASH_FACTORS[2]
+    key += columns.lane.astype(np.uint64) * _HASH_FACTORS[3]
+    return key
+
+
+def _equal_texts(trace: Trace, candidates: RowArray) -> RowArray:
+    """Rows whose text stood earlier in the file already."""
+    from tracelens_infer.trace.reader import iter_slice_events
+
+    bounds = trace.slices.first_row
+    holds = np.searchsorted(candidates, bounds[1:]) > np.searchsorted(candidates, bounds[:-1])
+    seen: set[bytes] = set()
+    duplicates = []
+    for part in iter_slice_events(trace, lambda number: bool(holds[number])):
+        for row in part.among(candidates):
+            text = part.text(row)
+            if text in seen:
+                duplicates.append(row)
+            seen.add(text)
+    return np.array(duplicates, dtype=np.intp)
+
+
+def _clamp_negative(trace: Trace) -> tuple[Trace, list[Note]]:
+    """Rounding in the profiler gives durations of -1; time does not run backwards."""
+    duration = trace.columns.duration_ns
+    negative = np.flatnonzero((duration < 0) & (duration != MISSING))
+    if not len(negative):
+        return trace, []
+    clamped = duration.copy()
+    clamped[negative] = 0
+    text = "Negative durations were read as 0."
+    note = Note("warning", "negative_durations", text, len(negative))
+    return replace(trace, columns=replace(trace.columns, duration_ns=clamped)), [note]
+
+
+def _count_zero(trace: Trace) -> tuple[Trace, list[Note]]:
+    """Device events at time 0 were never stamped: they have no place in any extent."""
+    device = trace.rows(Role.DEVICE)
+    at_zero = device[trace.columns.start_ns[device] == 0]
+    if not len(at_zero):
+        return trace, []
+    text = "Device events at time 0 are kept out of extents and busy times."
+    return trace, [Note("warning", "zero_times", text, len(at_zero))]
+
+
+def _clip_overlong(trace: Trace) -> tuple[Trace, list[Note]]:
+    """ROCm reports durations that run far past the next slices of their stream; they end where the next one begins."""
+    columns = trace.columns
+    rows = trace.rows(Role.DEVICE)
+    rows = rows[(columns.start_ns[rows] != MISSING) & (columns.start_ns[rows] != 0)]
+    if len(rows) < 3:
+        return trace, []
+    track = trace.lanes.track_codes()[columns.lane[rows]]
+    order = np.argsort(columns.start_ns[rows], kind="stable")  # nearly sorted as it is: several times a lexsort's speed
+    order = order[np.argsort(track[order], kind="stable")]
+    rows, track = rows[order], track[order]
+    start, duration = columns.start_ns[rows], np.maximum(columns.duration_ns[rows], 0)
+    median = _median_by_group(track, duration)
+    followed = np.append(track[1:] == track[:-1], False)
+    next_start, next_end = np.roll(start, -1), np.roll(start + duration, -1)
+    overlong = followed & (duration > OVERLONG_FACTOR * np.maximum(median, 1)) & (start + duration > next_end)
+    if not overlong.any():
+        return trace, []
+    clipped = columns.duration_ns.copy()
+    clipped[rows[overlong]] = (next_start - start)[overlong]
+    before, after = int(duration.sum()), int(duration.sum() - duration[overlong].sum() + clipped[rows[overlong]].sum())
+    text = (
+        "Impossible device durations were clipped to the start of the next event on their stream; "
+        f"device time {before / 1e6:,.3f} ms as recorded, {after / 1e6:,.3f} ms clipped."
+    )
+    listed = {int(row): ClippedDuration(int(columns.duration_ns[row]), int(clipped[row])) for row in rows[overlong]}
+    trace = replace(trace, columns=replace(columns, duration_ns=clipped), clipped=listed)
+    return trace, [Note("warning", "clipped_durations", text, len(listed))]
+
+
+def _median_by_group(group: Int64Array, values: Int64Array) -> Int64Array:
+    """The median of each row's group; ``group`` is sorted."""
+    order = np.lexsort((values, group))
+    first = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
+    size = np.diff(np.append(first, len(group)))
+    medians = values[order][first + size // 2]
+    return np.repeat(medians, size)
+
+
+def _count_missing(trace: Trace) -> tuple[Trace, list[Note]]:
+    """Complete events without a duration last no time; a step's end is then taken from what it ran."""
+    missing = np.count_nonzero(trace.columns.duration_ns == MISSING)
+    if not missing:
+        return trace, []
+    text = "Events without a duration: their end is not known."
+    return trace, [Note("warning", "missing_durations", text, int(missing))]
