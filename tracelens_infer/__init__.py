@@ -6,10 +6,12 @@ costs nothing.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from tracelens_infer.errors import (
         DecompressionLimitError,
         InputError,
@@ -101,7 +103,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module's attributes are of any type
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME_OF.get(name, 'errors')}"), name)
+    value = getattr(_import_module(f"{__name__}.{_HOME_OF.get(name, 'errors')}"), name)
     globals()[name] = value
     return value
 

@@ -28,7 +28,7 @@ def plan_command(
     from tracelens_infer.steps.plan import make_plan
 
     plan = make_plan(workload_from(options), min_iters, max_iters)
-    terminal.notes(plan.notes)
+    terminal.notes(plan.notes, informative=True)
     if as_json:
         terminal.data(plan.to_dict())
     else:

@@ -48,9 +48,9 @@ class Terminal:
         if not self.quiet:
             click.echo(text, err=True, color=self._colour)
 
-    def notes(self, notes: Iterable[Note]) -> None:
+    def notes(self, notes: Iterable[Note], *, informative: bool = False) -> None:
         """Show notes on stderr: warnings always, informative ones with --verbose, errors even when quiet."""
-        shown = _SHOWN_FROM["quiet" if self.quiet else "verbose" if self.verbose else "normal"]
+        shown = _SHOWN_FROM["quiet" if self.quiet else "verbose" if self.verbose or informative else "normal"]
         for note in notes:
             if note.level in shown:
                 where = f" (first at byte {note.first_offset_bytes:,})" if note.first_offset_bytes is not None else ""

@@ -78,7 +78,7 @@ def analysis_dict(analysis: StepAnalysis) -> dict[str, Any]:
 
 def trace_dict(trace: Trace) -> dict[str, Any]:
     """A trace's origin and what its profiler recorded, as plain values."""
-    first_ns, last_ns = trace.extent_ns()
+    first_ns, last_ns = trace.extent_ns
     metadata = asdict(trace.metadata)
     base_time_ns = metadata.pop("base_time_ns")
     return {

@@ -102,10 +102,10 @@ def _write(
         ],
     )
     outputs = tuple(replace(output, events=events) for output, events in zip(outputs, written.events, strict=True))
-    table = steps_table(analysis.steps.steps, trace.extent_ns()[0])
+    kept = retention(len(trace.columns), analysis.work, analysis.step_work, members)
+    table = steps_table(analysis.steps.steps, trace.extent_ns[0])
     write_csv(table, folder / "steps.csv")
     write_parquet(table, folder / "steps.parquet")
-    kept = retention(analysis.work, analysis.step_work, members)
     manifest = manifest_of(analysis, steady_state, outputs, options, written, kept)
     text = orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
     (folder / MANIFEST).write_bytes(text)

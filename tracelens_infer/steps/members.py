@@ -174,13 +174,14 @@ class Retention:
         return self.in_steps / self.linked_between if self.linked_between else None
 
 
-def retention(work: DeviceWork, step_work: StepWork, members: StepMembers) -> Retention:
-    """Is any linked device event between the first and the last step lost, or in two steps?"""
+def retention(row_count: int, work: DeviceWork, step_work: StepWork, members: StepMembers) -> Retention:
+    """Is any linked device event between the first and the last of a trace's steps lost, or in two of them?"""
     boundaries = step_work.candidate.boundaries
     times = work.start_ns if step_work.candidate.on_device else work.launch_ns
     between = (times >= boundaries[0].start_ns) & (times < boundaries[-1].tile_end_ns)
     if not step_work.candidate.on_device:
         between &= work.linked
-    rows, copies = np.unique(members.rows, return_counts=True)
-    kept = np.isin(work.row[between], rows)
-    return Retention(int(between.sum()), int(kept.sum()), int((copies > 1).sum()))
+    kept = np.zeros(row_count, dtype=np.bool_)
+    kept[members.rows] = True
+    duplicated = len(members.rows) - int(kept.sum())
+    return Retention(int(between.sum()), int(kept[work.row[between]].sum()), duplicated)

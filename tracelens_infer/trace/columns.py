@@ -230,6 +230,7 @@ class Trace:
         labels: row -> name of every host annotation (and of 2021's ``Operator`` events).
         clipped: row -> both durations of an event whose recorded one cannot be.
         partners: row of a begin event -> row of its end event.
+        extent_ns: when the first event starts and the last one ends; events at time 0 and metadata do not count.
         dropped: rows that count as not there (exact duplicates, paired end events are not among them).
     """
 
@@ -245,6 +246,7 @@ class Trace:
     metadata_texts: tuple[bytes, ...] = ()
     clipped: Mapping[int, ClippedDuration] = field(default_factory=dict)
     partners: Mapping[int, int] = field(default_factory=dict)
+    extent_ns: tuple[int, int] = (0, 0)
     dropped: RowArray = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     notes: tuple[Note, ...] = ()
 
@@ -266,14 +268,3 @@ class Trace:
     def has_device_events(self) -> bool:
         """Did the profiler record a device?"""
         return bool((self.lanes.roles == Role.DEVICE).any())
-
-    def extent_ns(self) -> tuple[int, int]:
-        """When does the first event start and the last one end? Events at time 0 and metadata do not count."""
-        columns = self.columns
-        timed = np.isin(self.lanes.roles, [int(Role.METADATA)], invert=True)[columns.lane]
-        timed &= (columns.start_ns != MISSING) & (columns.start_ns != 0)
-        timed[self.dropped] = False
-        if not timed.any():
-            return 0, 0
-        starts = columns.start_ns[timed]
-        return int(starts.min()), int((starts + np.maximum(columns.duration_ns[timed], 0)).max())

@@ -135,7 +135,8 @@ class _Reader:
         self._needs = (True, True)  # names, links
         self._decoded: Sequence[Any] = ()
         self._rows = 0
-        self._parts: list[tuple[Int64Array, Int64Array, Any, Int64Array | None]] = []
+        self._starts, self._durations = _GrowingColumn(np.int64), _GrowingColumn(np.int64)
+        self._lanes, self._links = _GrowingColumn(np.int32), _GrowingColumn(np.int64)
         self._slices: list[tuple[int, int, int, bool]] = []
 
     def decode(self, text: bytearray) -> None:
@@ -165,15 +166,8 @@ class _Reader:
 
     def finish(self) -> tuple[EventColumns, LaneTable, SliceTable]:
         """The columns of every slice added."""
-        starts, durations, lanes, links = [], [], [], []
-        for start, duration, lane, link in self._parts:
-            starts.append(start)
-            durations.append(duration)
-            lanes.append(lane)
-            links.append(np.full(len(start), MISSING, dtype=np.int64) if link is None else link)
-        self._parts.clear()
         columns = EventColumns(
-            _joined(starts, np.int64), _joined(durations, np.int64), _joined(lanes, np.int32), _joined(links, np.int64)
+            self._starts.trimmed(), self._durations.trimmed(), self._lanes.trimmed(), self._links.trimmed()
         )
         offsets, lengths, rows, salvaged = zip(*self._slices, strict=True) if self._slices else ((), (), (), ())
         slices = SliceTable(
@@ -204,12 +198,15 @@ class _Reader:
             events = self._decoded
         start = self._start_ns(events, event_slice)
         duration = _microseconds(np.fromiter(map(_dur, events), dtype=np.float64, count=count))
-        link = self._links(events, lane) if needs[1] else None
+        link = self._links_of(events, lane) if needs[1] else np.full(count, MISSING, dtype=np.int64)
         if needs[0]:
             self._keep_labels(events, lane)
         if any(self._roles[code] is Role.METADATA for code in used):
             self._keep_metadata(event_slice, lane)
-        self._parts.append((start, self._default_durations(duration, lane), lane, link))
+        self._starts.append(start)
+        self._durations.append(self._default_durations(duration, lane))
+        self._lanes.append(lane)
+        self._links.append(link)
         self._rows += count
 
     def _start_ns(self, events: Sequence[Any], event_slice: EventSlice) -> Int64Array:
@@ -236,7 +233,7 @@ class _Reader:
         duration[(duration == MISSING) & ~complete] = 0
         return duration
 
-    def _links(self, events: Sequence[Any], lane: np.ndarray[Any, Any]) -> Int64Array:
+    def _links_of(self, events: Sequence[Any], lane: np.ndarray[Any, Any]) -> Int64Array:
         link = np.fromiter(map(_correlation, events), dtype=np.int64, count=len(events))
         flows = np.flatnonzero(np.isin(np.array(self._roles, dtype=np.int8), _FLOW_ROLES)[lane])
         if len(flows):
@@ -255,10 +252,24 @@ class _Reader:
                 self.labels[self._rows + row] = label
 
 
-def _joined(parts: list[Any], dtype: type) -> Any:  # noqa: ANN401 - an array of that dtype
-    joined = np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
-    parts.clear()
-    return joined
+class _GrowingColumn:
+    """A column that grows in place: joining a list of parts at the end would need the memory twice."""
+
+    def __init__(self, dtype: type) -> None:
+        self._values: Any = np.empty(1 << 16, dtype=dtype)
+        self._size = 0
+
+    def append(self, values: np.ndarray[Any, Any]) -> None:
+        size = self._size + len(values)
+        if size > len(self._values):
+            # By a quarter: the new part is filled with zeros, so that memory for it is taken at once.
+            self._values.resize(max(size, len(self._values) * 5 // 4), refcheck=False)
+        self._values[self._size : size] = values
+        self._size = size
+
+    def trimmed(self) -> Any:  # noqa: ANN401 - an array of the column's dtype
+        self._values.resize(self._size, refcheck=False)
+        return self._values
 
 
 def _microseconds(values: np.ndarray[Any, np.dtype[np.float64]]) -> Int64Array:

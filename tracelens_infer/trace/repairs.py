@@ -24,16 +24,36 @@ _HASH_FACTORS = np.array(
 )
 
 
+_BLOCK_ROWS = 1 << 17
+
+
 def repair(trace: Trace, notes: Sequence[Note]) -> Trace:
     """Which events have times that cannot be, and what is to be done about each? ``notes`` come first in the result."""
     kept = list(notes)
     for step in (_pair_begin_and_end, _drop_duplicates, _clamp_negative, _count_zero, _clip_overlong, _count_missing):
         trace, found = step(trace)
         kept += found
-    return replace(trace, notes=(*trace.notes, *kept))
+    return replace(trace, notes=(*trace.notes, *kept), extent_ns=_extent_ns(trace))
 
 
 _Step = Callable[[Trace], tuple[Trace, list[Note]]]
+
+
+def _extent_ns(trace: Trace) -> tuple[int, int]:
+    """When the first event starts and the last one ends, found block by block: copies of whole columns would be large."""
+    columns = trace.columns
+    counts = (trace.lanes.roles != Role.METADATA)[columns.lane]
+    counts[trace.dropped] = False
+    first, last = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    for begin in range(0, len(columns), _BLOCK_ROWS):
+        block = slice(begin, begin + _BLOCK_ROWS)
+        start = columns.start_ns[block]
+        timed = counts[block] & (start != MISSING) & (start != 0)
+        if timed.any():
+            start = start[timed]
+            first = min(first, int(start.min()))
+            last = max(last, int((start + np.maximum(columns.duration_ns[block][timed], 0)).max()))
+    return (first, last) if first <= last else (0, 0)
 
 
 def _pair_begin_and_end(trace: Trace) -> tuple[Trace, list[Note]]:

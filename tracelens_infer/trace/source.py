@@ -127,7 +127,7 @@ def _unpacked(file: BinaryIO, name: str, losses: Losses) -> Iterator[bytes]:
 
 
 def _gzip_chunks(file: _Readable, losses: Losses) -> Iterator[bytes]:
-    from isal import igzip_lib, isal_zlib
+    from isal import igzip_lib
 
     def new_member() -> igzip_lib.IgzipDecompressor:
         return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
@@ -138,7 +138,7 @@ def _gzip_chunks(file: _Readable, losses: Losses) -> Iterator[bytes]:
     while True:
         try:
             chunk = member.decompress(data, CHUNK_BYTES)
-        except (isal_zlib.IsalError, EOFError, ValueError):
+        except (igzip_lib.IsalError, EOFError, ValueError):  # type: ignore[misc]  # typed as a plain object
             losses.add("corrupt_compression", produced)
             return
         if chunk:
