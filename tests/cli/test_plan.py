@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from tracelens_infer.cli.options import EQUAL_LENGTHS
 from tracelens_infer.cli.plan import plan_command
 from tracelens_infer.errors import UsageError
-from tracelens_infer.steps import workload
+from tracelens_infer.steps import profile_window
+from tracelens_infer.steps.workload import RangeRatioStyle
 
 EXAMPLE = ("--CONC", "64", "--OSL", "1024", "--R", "0.8")
 
@@ -131,11 +132,11 @@ def test_what_click_refuses(arguments: tuple[str, ...]) -> None:
 
 def test_defaults_and_choices_are_those_of_the_library() -> None:
     options = {option.name: option for option in plan_command.params}
-    assert options["min_iters"].default == workload.SHORTEST_PROFILE_STEPS
-    assert options["max_iters"].default == workload.LONGEST_PROFILE_STEPS
+    assert options["min_iters"].default == profile_window.SHORTEST_PROFILE_STEPS
+    assert options["max_iters"].default == profile_window.LONGEST_PROFILE_STEPS
     style = options["range_ratio_style"].type
     assert isinstance(style, click.Choice)
-    assert list(style.choices) == list(EQUAL_LENGTHS) == list(get_args(workload.RangeRatioStyle))
+    assert list(style.choices) == list(EQUAL_LENGTHS) == list(get_args(RangeRatioStyle))
 
 
 def test_every_option_has_help() -> None:

@@ -369,7 +369,7 @@ def test_local_mix_does_not_depend_on_how_it_is_cut() -> None:
 
 def test_local_mix_of_long_ranges_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = EXAMPLE.local_mix(0, 10_000)
-    monkeypatch.setattr("tracelens_infer.steps.workload.CELLS_AT_ONCE", 1 << 15)
+    monkeypatch.setattr("tracelens_infer.steps.local_mix.CELLS_AT_ONCE", 1 << 15)
     assert EXAMPLE.local_mix(0, 10_000).completions == pytest.approx(whole.completions, rel=1e-12)
 
 
@@ -383,7 +383,7 @@ def test_local_mix_tends_to_the_stationary_one() -> None:
 def test_thinned_generations_give_the_same_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Workload(20_000, 2, 0.5)  # neighbours are 1.5 steps apart and 5,774 wide
     thinned = work.local_mix(1_000, 1_064)  # near the first range, where the sum is cut
-    monkeypatch.setattr("tracelens_infer.steps.workload.GENERATIONS_AT_MOST", 1 << 20)
+    monkeypatch.setattr("tracelens_infer.steps.local_mix.WAVES_AT_MOST", 1 << 20)
     full = work.local_mix(1_000, 1_064)
     assert thinned != full  # the limit was at work
     assert thinned.completions == pytest.approx(full.completions, rel=1e-6)

@@ -6,17 +6,18 @@ from typing import Any
 
 import click
 
-from tracelens_infer.cli.options import json_option, max_bytes_option
+from tracelens_infer.cli.options import common_options, json_option, max_bytes_option
 from tracelens_infer.cli.terminal import Terminal, pass_terminal
 from tracelens_infer.errors import TracelensError
 
 __all__ = ["info_command"]
 
 
-@click.command("info")
+@click.command("info", short_help="Say what is in a trace, and what is missing or damaged.")
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
 @max_bytes_option
 @json_option
+@common_options
 @pass_terminal
 def info_command(terminal: Terminal, /, traces: tuple[str, ...], max_bytes: int | None, as_json: bool) -> None:
     """Say what is in a trace: engine, rank, devices, steps, what is missing, what is damaged.
@@ -29,11 +30,12 @@ def info_command(terminal: Terminal, /, traces: tuple[str, ...], max_bytes: int 
 
     found: list[dict[str, Any]] = []
     first_error: TracelensError | None = None
-    files = [path for name in traces for path in find_traces(name)]
+    files = list(dict.fromkeys(path for name in traces for path in find_traces(name)))
     for path in files:
+        name = click.format_filename(path)
         try:
-            with local_file(path) as file, terminal.reading(str(path)) as progress:
-                info = describe_trace(file, name=str(path), max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=progress)
+            with local_file(path) as file, terminal.reading(name) as progress:
+                info = describe_trace(file, name=name, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=progress)
         except TracelensError as error:
             if len(files) == 1:
                 raise

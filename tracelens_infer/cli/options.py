@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 import click
 
+from tracelens_infer.cli.config import config_option
+from tracelens_infer.cli.terminal import Terminal
 from tracelens_infer.errors import UsageError
 
 __all__ = [
     "EQUAL_LENGTHS",
+    "WORKLOAD_SECTIONS",
+    "SectionedCommand",
     "WorkloadOption",
     "byte_size",
-    "config_option",
+    "common_options",
     "json_option",
     "max_bytes_option",
     "workload_from",
@@ -31,40 +33,98 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECAS
 EQUAL_LENGTHS = {"document": 1.0, "vllm": 0.0}  # what an absent --R means in each style
 
 
+class SectionedCommand(click.Command):
+    """A command whose help lists its options under headings; those without one come last.
+
+    ``sections`` maps a heading to the names of parameters.
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, tuple[str, ...]], **settings: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **settings)
+        self.sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, section by section."""
+        listed = {name for names in self.sections.values() for name in names}
+        records: dict[str, tuple[str, str]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None and parameter.name is not None:
+                records[parameter.name] = record
+        rest = tuple(name for name in records if name not in listed)
+        for title, names in {**self.sections, "Other options": rest}.items():
+            rows = [records[name] for name in names if name in records]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+WORKLOAD_SECTIONS = {
+    "The benchmark": ("concurrency", "output_tokens", "length_ratio", "range_ratio_style", "num_prompts"),
+    "More about it": ("prompt_tokens", "cached_tokens", "chunk_size", "data_parallel", "pipeline_stages"),
+}
+
+
 def workload_options(*, required: bool) -> Callable[[_Command], _Command]:
     """--CONC, --OSL, --R and what else describes a benchmark run; see :func:`workload_from`."""
     options = [
         click.option(
-            "--CONC", "--concurrency", "concurrency", type=int, required=required, help="Requests that run at once."
+            "--CONC",
+            "--concurrency",
+            "concurrency",
+            type=int,
+            required=required,
+            metavar="N",
+            help="Requests that run at once.",
         ),
         click.option(
-            "--OSL", "--output-len", "output_tokens", type=int, required=required, help="Output length in tokens."
+            "--OSL",
+            "--output-len",
+            "output_tokens",
+            type=int,
+            required=required,
+            metavar="TOKENS",
+            help="Longest output.",
         ),
         click.option(
             "--R",
             "--range-ratio",
             "length_ratio",
             type=float,
-            help="Spread of the output lengths; left out, they are equal.",
+            metavar="RATIO",
+            help="Spread of the output lengths; without it all are equal.",
         ),
         click.option(
             "--range-ratio-style",
             type=click.Choice(["document", "vllm"]),
             default="document",
             show_default=True,
+            metavar="STYLE",
             help="document: R * OSL to OSL (SGLang, older vLLM). "
             "vllm: OSL * (1 - R) to OSL * (1 + R) (vLLM since 2025).",
         ),
-        click.option("--num-prompts", type=int, help="Requests in the run.  [default: 10 * CONC]"),
-        click.option("--isl", "--input-len", "prompt_tokens", type=int, help="Prompt length in tokens."),
+        click.option("--num-prompts", type=int, metavar="N", help="Requests in the run.  [default: 10 * CONC]"),
+        click.option("--isl", "--input-len", "prompt_tokens", type=int, metavar="TOKENS", help="Prompt length."),
         click.option(
-            "--cached-tokens", type=int, default=0, show_default=True, help="Prompt tokens in the prefix cache."
+            "--cached-tokens",
+            type=int,
+            default=0,
+            show_default=True,
+            metavar="TOKENS",
+            help="Part of a prompt that the prefix cache holds.",
         ),
         click.option(
-            "--chunk-size", type=int, help="Token budget of a step (max_num_batched_tokens, chunked_prefill_size)."
+            "--chunk-size",
+            type=int,
+            metavar="TOKENS",
+            help="Token budget of a step (max_num_batched_tokens, chunked_prefill_size).",
         ),
-        click.option("--dp", "data_parallel", type=int, default=1, show_default=True, help="Data-parallel ranks."),
-        click.option("--pp", "pipeline_stages", type=int, default=1, show_default=True, help="Pipeline stages."),
+        click.option(
+            "--dp", "data_parallel", type=int, default=1, show_default=True, metavar="N", help="Data-parallel ranks."
+        ),
+        click.option(
+            "--pp", "pipeline_stages", type=int, default=1, show_default=True, metavar="N", help="Pipeline stages."
+        ),
     ]
 
     def decorate(command: _Command) -> _Command:
@@ -115,11 +175,11 @@ def workload_from(options: dict[str, Any]) -> Any:  # noqa: ANN401 - imported la
     return Workload(**given)
 
 
-def byte_size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+def byte_size(context: click.Context, parameter: click.Parameter, value: str | int | None) -> int | None:
     """Read 500M, 32G or a plain number of bytes."""
     if value is None:
         return None
-    found = _SIZE.fullmatch(value.strip())
+    found = _SIZE.fullmatch(str(value).strip())
     size = int(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
     if size < 1:
         raise click.BadParameter(f"{value!r} is no size; write 500M, 32G or a number of bytes.")
@@ -135,44 +195,31 @@ max_bytes_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 
 
-def _load_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
-    """Make a TOML file's values the defaults: a table a command, keys named as its options."""
-    if path is None:
-        return
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(str(path), f"The configuration cannot be read: {error}.", "Write TOML.") from error
-    group = context.command
-    assert isinstance(group, click.Group)
-    context.default_map = {
-        name: _defaults(path, name, table, group.get_command(context, name)) for name, table in tables.items()
-    }
+def _set_on_terminal(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and parameter.name is not None:
+        setattr(context.ensure_object(Terminal), parameter.name, True)
 
 
-def _defaults(path: Path, name: str, table: object, command: click.Command | None) -> dict[str, Any]:
-    if command is None or not isinstance(table, dict):
-        raise UsageError(str(path), f"[{name}] is no command.", "Name a table after a command, for example [split].")
-    names = {
-        option.lstrip("-"): parameter.name
-        for parameter in command.params
-        for option in (*parameter.opts, *parameter.secondary_opts)
-        if isinstance(parameter, click.Option)
-    }
-    unknown = [key for key in table if key.lstrip("-") not in names]
-    if unknown:
-        raise UsageError(
-            str(path), f"[{name}] has no option {unknown[0]!r}.", f"tracelens {name} --help lists its options."
-        )
-    return {str(names[key.lstrip("-")]): value for key, value in table.items()}
-
-
-config_option = click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    is_eager=True,
-    expose_value=False,
-    callback=_load_config,
-    metavar="FILE.toml",
-    help="Defaults for options: a table a command, keys named as its options. Flags win.",
-)
+def common_options(command: _Command) -> _Command:
+    """-q, -v and --config, which may stand before a command's name or after it."""
+    for option in (
+        click.option(
+            "-v",
+            "--verbose",
+            is_flag=True,
+            expose_value=False,
+            callback=_set_on_terminal,
+            help="Show informative notes, and tracebacks of bugs.",
+        ),
+        click.option(
+            "-q",
+            "--quiet",
+            is_flag=True,
+            expose_value=False,
+            callback=_set_on_terminal,
+            help="Show nothing but results and errors.",
+        ),
+        config_option,
+    ):
+        command = option(command)
+    return command

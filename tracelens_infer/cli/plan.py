@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import click
 
-from tracelens_infer.cli.options import WorkloadOption, json_option, workload_from, workload_options
+from tracelens_infer.cli.options import (
+    WORKLOAD_SECTIONS,
+    SectionedCommand,
+    WorkloadOption,
+    common_options,
+    json_option,
+    workload_from,
+    workload_options,
+)
 from tracelens_infer.cli.terminal import Terminal, pass_terminal
 
 __all__ = ["plan_command"]
 
 
-@click.command("plan")
+_SECTIONS = {**WORKLOAD_SECTIONS, "The profile": ("min_iters", "max_iters")}
+
+
+@click.command("plan", cls=SectionedCommand, sections=_SECTIONS)
 @workload_options(required=True)
-@click.option("--min-iters", type=int, default=32, show_default=True, help="Shortest profile in steps.")
-@click.option("--max-iters", type=int, default=512, show_default=True, help="Longest profile in steps.")
+@click.option("--min-iters", type=int, default=32, show_default=True, metavar="STEPS", help="Shortest profile.")
+@click.option("--max-iters", type=int, default=512, show_default=True, metavar="STEPS", help="Longest profile.")
 @json_option
+@common_options
 @pass_terminal
 def plan_command(
     terminal: Terminal, /, min_iters: int, max_iters: int, as_json: bool, **options: WorkloadOption

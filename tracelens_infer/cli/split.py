@@ -2,42 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tracelens_infer.cli.options import json_option, max_bytes_option, workload_from, workload_options
+from tracelens_infer.cli.options import (
+    WORKLOAD_SECTIONS,
+    SectionedCommand,
+    common_options,
+    json_option,
+    max_bytes_option,
+    workload_from,
+    workload_options,
+)
 from tracelens_infer.cli.terminal import Terminal, pass_terminal
+from tracelens_infer.errors import TracelensError
 
 __all__ = ["split_command"]
 
+_SECTIONS = {
+    "Where to": ("output", "force", "as_json"),
+    "What to write": (
+        "steady_state",
+        "num_steps",
+        "iterations",
+        "single_iterations",
+        "divide_phases",
+        "gap_fill",
+        "trace_starts_at",
+        "allow_degraded",
+    ),
+    **WORKLOAD_SECTIONS,
+}
 
-@click.command("split")
+
+@click.command("split", cls=SectionedCommand, sections=_SECTIONS)
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
-@workload_options(required=False)
-@click.option("--num-steps", type=click.IntRange(min=1), help="Steps in a steady-state window.  [default: 32]")
 @click.option(
-    "--trace-starts-at", type=click.IntRange(min=0), metavar="STEP", help="Step of the run the trace begins with."
+    "--find-steady-state", "steady_state", is_flag=True, help="The steady state, beside what else is asked for."
 )
 @click.option(
-    "--find-steady-state", "steady_state", is_flag=True, help="Write the steady state beside what else is asked for."
+    "--num-steps", type=click.IntRange(min=1), metavar="N", help="Steps in a steady-state window.  [default: 32]"
 )
-@click.option("-i", "--iterations", metavar="A:B", help="Write steps A to B-1 as one trace (or N, or all).")
+@click.option("-i", "--iterations", metavar="A:B", help="Steps A to B-1 as one trace. N is one step, all is all.")
 @click.option(
-    "--store-single-iteration", "single_iterations", is_flag=True, help="Write each step as a trace of its own."
+    "--store-single-iteration",
+    "single_iterations",
+    is_flag=True,
+    help="Each step as a trace of its own; of those that -i names, if given.",
 )
-@click.option("--divide-phases", is_flag=True, help="Write each step into the folder of its phase.")
+@click.option("--divide-phases", is_flag=True, help="Each step in the folder of its phase.")
 @click.option(
-    "--gap-fill/--no-gap-fill", default=True, help="Count what lies between two steps to the first.  [default: on]"
+    "--gap-fill/--no-gap-fill",
+    default=True,
+    help="What lies between two labelled spans belongs to the first.  [default: yes]",
+)
+@click.option(
+    "--trace-starts-at",
+    type=click.IntRange(min=0),
+    metavar="STEP",
+    help="Step of the run with which the trace begins.",
 )
 @click.option("--allow-degraded", is_flag=True, help="Accept steps that explain only 75 to 95 % of the device's time.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Output folder.  [default: TRACE's name + _split]"
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Folder to make.  [default: the trace's name + _split]",
 )
 @click.option("--force", is_flag=True, help="Replace the output of an earlier run.")
+@workload_options(required=False)
 @max_bytes_option
 @json_option
+@common_options
 @pass_terminal
 def split_command(
     terminal: Terminal,
@@ -55,26 +95,54 @@ def split_command(
     steps with a prefill. CONC, OSL and R of the benchmark guide the choice. TRACE is a file (.json, .gz, .zip, .zst,
     told by content), a glob, a directory of rank files, or - for stdin.
     """
+    from tracelens_infer.report.info import rank_notes
     from tracelens_infer.report.split import split_trace
     from tracelens_infer.report.split_plan import SplitOptions
     from tracelens_infer.report.split_text import split_lines
-    from tracelens_infer.trace.source import find_traces, local_file, trace_stem
+    from tracelens_infer.trace.source import find_traces, local_file
 
     workload = workload_from(options)
     if max_bytes is not None:
         options["max_bytes"] = max_bytes
     wanted = SplitOptions(workload=workload, **options)
-    files = [path for name in traces for path in find_traces(name)]
-    manifests = []
-    for path in files:
-        folder = output or Path(f"{trace_stem(path)}_split")
-        if len(files) > 1 and output is not None:
-            folder = output / trace_stem(path)
-        with local_file(path) as file, terminal.reading(str(path)) as progress:
-            result = split_trace(file, folder, wanted, name=str(path), force=force, progress=progress)
-        terminal.notes(result.notes)
-        manifests.append(result.manifest)
+    files = list(dict.fromkeys(path for name in traces for path in find_traces(name)))
+    written: list[dict[str, Any]] = []
+    first_error: TracelensError | None = None
+    for path, folder in zip(files, _folders(files, output), strict=True):
+        name = click.format_filename(path)
+        try:
+            with local_file(path) as file, terminal.reading(name) as progress:
+                result = split_trace(file, folder, wanted, name=name, force=force, progress=progress)
+        except TracelensError as error:
+            if len(files) == 1:
+                raise
+            terminal.error(error)
+            first_error = first_error or error
+            continue
+        terminal.notes(result.notes, about=name if len(files) > 1 else "")
+        written.append({"folder": click.format_filename(folder), **result.manifest})
         if not as_json:
             terminal.lines(split_lines(result))
     if as_json:
-        terminal.data(manifests if len(files) > 1 else manifests[0])
+        terminal.data(written if len(files) > 1 else written[0])
+    terminal.notes(rank_notes(written))
+    if first_error is not None:
+        raise click.exceptions.Exit(first_error.exit_code)
+
+
+def _folders(files: Sequence[Path], output: Path | None) -> list[Path]:
+    """An output folder for each trace, below ``output`` where there are several.
+
+    It is called after the trace; where that makes equal names, after the folders around it, too.
+    """
+    from tracelens_infer.trace.source import trace_stem
+
+    if output is not None and len(files) == 1:
+        return [output]
+    places = [path.absolute().parts for path in files]
+    names = [trace_stem(path) for path in files]
+    for depth in range(2, max(map(len, places))):
+        if len(set(names)) == len(files):
+            break
+        names = ["_".join(place[1:][-depth:]) for place in places]
+    return [Path(f"{name}_split") if output is None else output / name for name in names]

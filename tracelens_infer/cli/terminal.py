@@ -34,29 +34,27 @@ class Terminal:
         """Print a result as JSON on stdout."""
         import orjson
 
-        text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
-        click.echo(text.decode())
+        click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
     def lines(self, lines: Iterable[str]) -> None:
-        """Print a result for people on stdout. A line that ends with a colon is a heading."""
+        """Print a result for people on stdout. A line that is not indented is a heading."""
         for line in lines:
             heading = bool(line) and not line.startswith(" ")
             click.echo(click.style(line, bold=True) if heading else line, color=self._colour)
 
-    def talk(self, text: str) -> None:
-        """Say something about the run on stderr, unless it should be quiet."""
-        if not self.quiet:
-            click.echo(text, err=True, color=self._colour)
+    def notes(self, notes: Iterable[Note], *, informative: bool = False, about: str = "") -> None:
+        """Show notes on stderr: warnings as a rule, informative ones with --verbose, errors even when quiet.
 
-    def notes(self, notes: Iterable[Note], *, informative: bool = False) -> None:
-        """Show notes on stderr: warnings always, informative ones with --verbose, errors even when quiet."""
+        ``about`` names the trace where there are several.
+        """
+        from tracelens_infer.report.wording import note_text
+
         shown = _SHOWN_FROM["quiet" if self.quiet else "verbose" if self.verbose or informative else "normal"]
         for note in notes:
             if note.level in shown:
-                where = f" (first at byte {note.first_offset_bytes:,})" if note.first_offset_bytes is not None else ""
-                count = f" [{note.count:,}]" if note.count not in (None, 1) else ""
                 level = click.style(f"{note.level}:", fg=_LEVEL_COLOURS[note.level])
-                click.echo(f"{level} {note.text}{count}{where}", err=True, color=self._colour)
+                text = note_text(note.text, note.count, note.first_offset_bytes)
+                click.echo(f"{level} {about and f'{about}: '}{text}", err=True, color=self._colour)
 
     def error(self, error: TracelensError) -> None:
         """Show what went wrong: the thing, the reason, the next action, a line each."""
@@ -68,7 +66,7 @@ class Terminal:
     @contextmanager
     def reading(self, name: str) -> Iterator[Callable[[int], None] | None]:
         """A callback for the bytes read so far; shows them on a terminal once a second has passed."""
-        if self.quiet or not sys.stderr.isatty():
+        if self.quiet or sys.stderr is None or not sys.stderr.isatty():
             yield None
             return
         begun = last = time.monotonic()

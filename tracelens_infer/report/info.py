@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,16 +14,18 @@ import numpy as np
 from tracelens_infer.errors import MergedTraceError, NothingFoundError
 from tracelens_infer.notes import Note
 from tracelens_infer.report.manifest import analysis_dict, note_dict, trace_dict
-from tracelens_infer.steps.analyze import StepAnalysis, steps_of
+from tracelens_infer.steps.analyze import steps_of
 from tracelens_infer.steps.candidates import label_families
-from tracelens_infer.steps.step import Step
 from tracelens_infer.trace.columns import Trace
 from tracelens_infer.trace.launches import link_device_work
 from tracelens_infer.trace.reader import Progress, read_trace
 from tracelens_infer.trace.source import DEFAULT_MAX_BYTES
 
-__all__ = ["describe_trace", "rank_notes"]
+__all__ = ["SCHEMA_VERSION", "describe_trace", "rank_notes"]
 
+SCHEMA_VERSION = 1
+_LABELS = 12
+_LISTED = 8
 _SHORT_SHARE = 0.5  # a rank with less than half of the others' events was cut off
 
 
@@ -36,21 +39,21 @@ def describe_trace(
     """
     trace = read_trace(path, name=name, max_bytes=max_bytes, progress=progress)
     events = {"events_by_category": _by_category(trace), "labels": dict(label_families(trace)[:_LABELS])}
+    found: dict[str, Any]
     try:
         analysis = steps_of(trace)
     except (NothingFoundError, MergedTraceError) as error:
         notes = (*trace.notes, *link_device_work(trace).notes)
-        reason = {"reason": error.reason, "action": error.action}
-        return {**trace_dict(trace), **events, "no_steps": reason, "notes": [note_dict(note) for note in notes]}
+        found = {**trace_dict(trace), "no_steps": {"reason": error.reason, "action": error.action}}
+    else:
+        notes, found = analysis.notes, analysis_dict(analysis)
     return {
-        **analysis_dict(analysis),
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": version("tracelens-infer"),
+        **found,
         **events,
-        "durations_us": _durations(analysis),
-        "notes": [note_dict(note) for note in analysis.notes],
+        "notes": [note_dict(note) for note in notes],
     }
-
-
-_LABELS = 12
 
 
 def _by_category(trace: Trace) -> dict[str, int]:
@@ -64,40 +67,33 @@ def _by_category(trace: Trace) -> dict[str, int]:
     return {category: count for category, count in categories.most_common() if count}
 
 
-def _durations(analysis: StepAnalysis) -> dict[str, dict[str, float]]:
-    """Median and 10th to 90th percentile of the step durations of each kind, in microseconds."""
-    by_kind: dict[str, list[Step]] = {}
-    for step in analysis.steps.steps:
-        by_kind.setdefault(step.kind.value, []).append(step)
-    return {
-        kind: dict(
-            zip(
-                ("p10", "p50", "p90"),
-                np.percentile([step.duration_ns / 1000 for step in steps], [10, 50, 90]).round(3).tolist(),
-                strict=True,
-            )
-        )
-        for kind, steps in by_kind.items()
-    }
+def rank_notes(infos: Sequence[Mapping[str, Any]]) -> tuple[Note, ...]:
+    """Of several ranks' traces: which are missing, which are there twice, and which were cut short?
 
-
-def rank_notes(infos: Sequence[dict[str, Any]]) -> tuple[Note, ...]:
-    """Of several ranks' traces: which are missing, and which were cut short?"""
+    Each is what :func:`describe_trace` returned, or the content of a split.json.
+    """
     sources = [info["source"] for info in infos]
-    ranks = {source["rank"] for source in sources if source["rank"] is not None}
+    ranks = Counter(source["rank"] for source in sources if source["rank"] is not None)
     world_size = max((source["world_size"] or 0 for source in sources), default=0)
     if len(sources) < 2 or not ranks:
         return ()
     notes = []
-    missing = sorted(set(range(world_size)) - ranks)
+    missing = sorted(set(range(world_size)) - set(ranks))
     if missing:
-        listed = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
-        notes.append(
-            Note("warning", "missing_ranks", f"Of {world_size} ranks these are missing: {listed}.", len(missing))
-        )
+        text = f"Of {world_size:,} ranks these are missing: {_listed(map(str, missing))}."
+        notes.append(Note("warning", "missing_ranks", text, len(missing)))
+    repeated = sorted(rank for rank, count in ranks.items() if count > 1)
+    if repeated:
+        text = f"More than one trace says that it is of rank {_listed(map(str, repeated))}."
+        notes.append(Note("warning", "repeated_ranks", text, len(repeated)))
     typical = median(source["events"] for source in sources)
     short = [source["name"] for source in sources if source["events"] < _SHORT_SHARE * typical]
     if short:
-        text = f"Less than half of the other ranks' events: {', '.join(short[:4])}; cut short?"
+        text = f"Less than half of the other ranks' events are in {_listed(short)}; cut short?"
         notes.append(Note("warning", "short_ranks", text, len(short)))
     return tuple(notes)
+
+
+def _listed(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:_LISTED]) + (f" and {len(listed) - _LISTED:,} more" if len(listed) > _LISTED else "")

@@ -11,11 +11,12 @@ from typing import Any
 
 from tracelens_infer.notes import Note
 from tracelens_infer.report.split_plan import Output, SplitOptions
+from tracelens_infer.report.step_times import durations_us, median_us
 from tracelens_infer.steps.analyze import StepAnalysis
 from tracelens_infer.steps.candidates import Candidate, Grade
 from tracelens_infer.steps.members import Retention
 from tracelens_infer.steps.steady_window import SteadyState, SteadyWindow
-from tracelens_infer.steps.step import StepKind
+from tracelens_infer.steps.step import Step, StepKind
 from tracelens_infer.steps.workload import Workload
 from tracelens_infer.trace.columns import Trace
 from tracelens_infer.trace.writer import WrittenTraces
@@ -45,7 +46,7 @@ def manifest_of(
         "options": _options(options),
         "retention": {**asdict(kept), "share": kept.share},
         "steady_state": None if steady_state is None else _steady_state(steady_state),
-        "outputs": [_output(output) for output in outputs],
+        "outputs": [_output(output, analysis.steps.steps) for output in outputs],
         "tables": ["steps.csv", "steps.parquet"],
         "repaired_events": {"count": written.repaired, "first_originals": list(written.originals)},
     }
@@ -63,8 +64,9 @@ def analysis_dict(analysis: StepAnalysis) -> dict[str, Any]:
         "explained_share": chosen.explained_share,
         "span_share": chosen.span_share,
         "steps": len(steps.steps),
-        "steps_by_kind": dict(Counter(step.kind for step in steps.steps)),
-        "steps_by_graph": dict(Counter(step.graph for step in steps.steps)),
+        "steps_by_kind": dict(Counter(step.kind.value for step in steps.steps)),
+        "steps_by_graph": dict(Counter(step.graph.value for step in steps.steps)),
+        "durations_us": durations_us(steps.steps),
         "engine_mode": steps.engine_mode,
         "step_times": "device" if steps.has_device_work else "host",
         "device_events": {
@@ -151,7 +153,7 @@ def _window(window: SteadyWindow) -> dict[str, Any]:
     return values
 
 
-def _output(output: Output) -> dict[str, Any]:
+def _output(output: Output, steps: Sequence[Step]) -> dict[str, Any]:
     return {
         "file": output.file,
         "role": output.role,
@@ -159,6 +161,7 @@ def _output(output: Output) -> dict[str, Any]:
         "last": output.last,
         "events": output.events,
         "composition": _counts(output.composition),
+        "median_duration_us": median_us(steps[output.first : output.last]),
     }
 
 

@@ -15,6 +15,7 @@ from tracelens_infer.report.manifest import MANIFEST, manifest_of, steady_notes
 from tracelens_infer.report.output_folder import output_folder
 from tracelens_infer.report.split_plan import Output, SplitOptions, plan_outputs
 from tracelens_infer.report.tables import steps_table, write_csv, write_parquet
+from tracelens_infer.report.wording import detector_text
 from tracelens_infer.steps.analyze import StepAnalysis, analyze_steps
 from tracelens_infer.steps.candidates import Grade
 from tracelens_infer.steps.members import members_of, retention
@@ -77,7 +78,11 @@ def _refuse_low_coverage(analysis: StepAnalysis, *, allow_degraded: bool) -> Non
     chosen = analysis.iterations.chosen
     if chosen.grade is Grade.SPLITTABLE or (chosen.grade is Grade.DEGRADED and allow_degraded):
         return
-    share = f"The steps found ({chosen.detector}) explain only {chosen.explained_share:.1%} of the device's time."
+    what = "device" if analysis.steps.has_device_work else "host op"
+    share = (
+        f"The steps found ({detector_text(chosen.detector)}) explain only {chosen.explained_share:.1%} of the"
+        f" {what} time between the first and the last."
+    )
     degraded = chosen.grade is Grade.DEGRADED
     action = "Accept them with --allow-degraded." if degraded else "See what is there with: tracelens info"
     raise LowCoverageError(analysis.trace.name, share, action)
@@ -109,4 +114,4 @@ def _write(
     manifest = manifest_of(analysis, steady_state, outputs, options, written, kept)
     text = orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
     (folder / MANIFEST).write_bytes(text)
-    return outputs, manifest
+    return outputs, orjson.loads(text)  # lists and texts, whatever they were before

@@ -57,9 +57,15 @@ class SplitOptions:
 
     def __post_init__(self) -> None:
         """Refuse a range that is none before anything is read."""
-        if self.iterations is not None and _RANGE.fullmatch(self.iterations.strip()) is None:
+        if self.iterations is None:
+            return
+        found = _RANGE.fullmatch(self.iterations.strip())
+        backwards = found is not None and found[1] and found[2] and int(found[1]) >= int(found[2])
+        if found is None or backwards:
             raise UsageError(
-                f"--iterations {self.iterations}", "This is no range of steps.", "Write A:B (B not included), N or all."
+                f"--iterations {self.iterations}",
+                "It holds no step: B is not included." if backwards else "This is no range of steps.",
+                "Write A:B (steps A to B-1), N or all.",
             )
 
     @property
@@ -117,6 +123,6 @@ def parse_range(text: str, count: int) -> tuple[int, int]:
         last = int(found[2]) if found[2] else count
     if not 0 <= first < last <= count:
         raise NothingFoundError(
-            f"--iterations {text}", f"The trace has steps 0 to {count - 1}.", "Choose a range within them."
+            f"--iterations {text}", f"The trace has steps 0 to {count - 1:,}.", "Choose a range within them."
         )
     return first, last

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
-from tracelens_infer.report.info_text import kinds_text
 from tracelens_infer.report.split import SplitResult
+from tracelens_infer.report.step_times import median_us
+from tracelens_infer.report.wording import (
+    detector_text,
+    folded,
+    kind_text,
+    kinds_text,
+    plural,
+    row_lines,
+    time_text,
+    together,
+)
 from tracelens_infer.steps.steady_window import SteadyState, SteadyWindow
 
 __all__ = ["split_lines"]
@@ -16,15 +25,17 @@ _LISTED_FILES = 8
 
 def split_lines(result: SplitResult) -> list[str]:
     """Steps, steady state, and the files: what was found, then where it is."""
-    return [f"{result.analysis.trace.name}", *_found(result), *_steady(result), *_files(result)]
+    return [result.analysis.trace.name, *_found(result), *_steady(result), *_files(result), ""]
 
 
 def _found(result: SplitResult) -> Iterator[str]:
-    steps, chosen = result.analysis.steps, result.analysis.iterations.chosen
-    kinds = Counter(step.kind.value for step in steps.steps)
-    yield f"  {len(steps.steps):,} steps from {chosen.detector}: {kinds_text(kinds)}"
-    what, clock = ("device", "device") if steps.has_device_work else ("host op", "host")
-    yield f"  They explain {chosen.explained_share:.1%} of the {what} time; durations are {clock} times."
+    manifest = result.manifest
+    kinds = manifest["steps_by_kind"]
+    told = f": {kinds_text(kinds)}" if set(kinds) != {"unknown"} else "; they do not tell what a step does"
+    detector = detector_text(manifest["detector"])
+    yield from folded(f"{plural(manifest['steps'], 'step')} from {detector}{told}", "  ")
+    what, clock = ("device", "device") if manifest["step_times"] == "device" else ("host op", "host")
+    yield f"  They explain {manifest['explained_share']:.1%} of the {what} time; durations are {clock} times."
 
 
 def _steady(result: SplitResult) -> Iterator[str]:
@@ -35,38 +46,55 @@ def _steady(result: SplitResult) -> Iterator[str]:
     yield "Steady state"
     yield from _regions(state)
     for window in state.windows:
-        yield f"  {window.kind:<15} steps {window.first:,} to {window.last - 1:,}: {_window(window)}"
+        yield from _window(result, window)
+    if not state.windows:
+        yield "  None was found."
 
 
 def _regions(state: SteadyState) -> Iterator[str]:
-    if state.peak_requests is not None:
-        yield f"  Peak of {state.peak_requests:,} requests" + (", a plateau" if state.plateau else ", no plateau")
     named = (("ramp-up", state.ramp_up), ("steady", state.region), ("ramp-down", state.ramp_down))
-    parts = [
-        f"{name} {first:,} to {last - 1:,}" for name, span in named if span for first, last in [span] if last > first
-    ]
+    parts = [f"{name} {_steps(*span)}" for name, span in named if span and span[1] > span[0]]
+    if state.peak_requests is not None:
+        plateau = "a plateau" if state.plateau else "no plateau"
+        parts.append(f"peak of {plural(state.peak_requests, 'request')}, {plateau}")
     if parts:
-        yield f"  Steps: {', '.join(parts)}"
+        yield from folded("; ".join(parts), "  ")
 
 
-def _window(window: SteadyWindow) -> str:
-    parts = [kinds_text({kind.value: count for kind, count in window.composition.items()})]
+def _steps(first: int, last: int) -> str:
+    return f"steps {first:,} to {last - 1:,}" if last - first > 1 else f"step {first:,}"
+
+
+def _window(result: SplitResult, window: SteadyWindow) -> Iterator[str]:
+    """A window's steps with their median times, then what speaks for it."""
+    steps = result.analysis.steps.steps[window.first : window.last]
+    medians = median_us(steps)
+    kinds = sorted(window.composition.items(), key=lambda item: -item[1])
+    what = "; ".join(
+        together(f"{count:,} {kind_text(kind.value)}, median {time_text(medians[kind.value])}") for kind, count in kinds
+    )
+    yield from row_lines(kind_text(window.kind), f"{_steps(window.first, window.last)}: {what}")
     if window.kind == "mixed" and window.mix_observed is not None:
         expected = f", {window.mix_expected:.1%} expected ({window.mix_expected_from})" if window.mix_expected else ""
-        parts.append(f"{window.mix_observed:.1%} with a prefill{expected}")
+        yield from row_lines("", f"{window.mix_observed:.1%} of the steps with a prefill{expected}")
+    load = []
     if window.mean_requests is not None:
-        parts.append(f"{window.mean_requests:.1f} requests")
+        load.append(f"{window.mean_requests:.1f} requests a step")
     if window.kind == "decode_only" and window.mean_kv_tokens is not None:
-        parts.append(f"{window.mean_kv_tokens:,.0f} KV tokens a request")
-    return "; ".join(parts)
+        load.append(f"{window.mean_kv_tokens:,.0f} KV tokens a request")
+    if load:
+        yield from row_lines("", ", ".join(load))
 
 
 def _files(result: SplitResult) -> Iterator[str]:
     yield ""
     yield f"Written to {result.folder}"
     yield "  split.json, steps.csv, steps.parquet"
-    for output in result.outputs[:_LISTED_FILES]:
-        yield f"  {output.file}  {output.last - output.first:,} steps, {output.events:,} events"
+    listed = result.outputs[:_LISTED_FILES]
+    width = max((len(output.file) for output in listed), default=0)
+    for output in listed:
+        held = f"{plural(output.last - output.first, 'step')}, {plural(output.events, 'event')}"
+        yield f"  {output.file:<{width}}  {held}"
     rest = len(result.outputs) - _LISTED_FILES
     if rest > 0:
-        yield f"  ... and {rest:,} more"
+        yield f"  and {rest:,} more"

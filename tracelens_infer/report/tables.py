@@ -116,7 +116,8 @@ def write_parquet(table: Table, path: Path) -> None:
     import pyarrow.parquet as pq
 
     arrays = [_arrow_array(column, kind) for column, kind in zip(table.columns, table.kinds, strict=True)]
-    pq.write_table(pa.Table.from_arrays(arrays, names=list(table.names)), path)
+    with path.open("wb") as file:  # of a path pyarrow asks whether it is an address, and refuses bytes that are no text
+        pq.write_table(pa.Table.from_arrays(arrays, names=list(table.names)), file)
 
 
 def _arrow_array(column: Sequence[Cell], kind: Kind) -> pa.Array:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 
@@ -18,6 +20,13 @@ __all__ = ["GRAPH_KERNELS", "StepWork", "build_steps"]
 
 GRAPH_KERNELS = 4
 """A launch that owns as many kernels replays a graph: eager calls were seen to own one, library calls up to three."""
+
+_SHORT_GRAPH_SHARE = 0.5
+"""A replay with less than this share of its siblings' kernels lost some: replays of one model differ little."""
+
+_TRANSIENT_FACTOR = 10
+_TRANSIENT_STEPS = 4  # start-up (first collectives, compilation) was seen to last no longer
+_FEWEST_SIBLINGS = 3
 
 _FORWARD_SHARE = 0.5
 """Work after a label that has more than this share of a step's kernels is a forward of its own, not sampling."""
@@ -51,7 +60,7 @@ def build_steps(candidate: Candidate, work: DeviceWork) -> tuple[Steps, StepWork
         _step(i, boundary, kinds[i], stalled[i], times, graphs[i], candidate.boundaries)
         for i, boundary in enumerate(candidate.boundaries)
     )
-    notes = _notes(candidate, work, owner, dummies)
+    notes = (*_notes(candidate, work, owner, dummies), *_suspect_steps(steps))
     mode = engine_mode([kind for kind, _ in kinds], stalled)
     return Steps(steps, mode, bool((owner >= 0).any()), notes), StepWork(candidate, owner)
 
@@ -216,3 +225,27 @@ def _notes(candidate: Candidate, work: DeviceWork, owner: Int64Array, dummies: i
         text = "Forwards without a label were found between steps (data-parallel dummy batches)."
         notes.append(Note("info", "dummy_steps", text, dummies))
     return tuple(notes)
+
+
+def _suspect_steps(steps: Sequence[Step]) -> list[Note]:
+    """Steps whose figures mislead: replays that were recorded in part, and start-up at the beginning."""
+    notes = []
+    replays = [step for step in steps if step.graph is GraphMode.FULL]
+    usual = median(step.kernels for step in replays) if replays else 0
+    short = [step.index for step in replays if step.kernels < _SHORT_GRAPH_SHARE * usual]
+    if short:
+        text = (
+            f"Graph replays with less than half of the others' kernels (first: step {short[0]}): the recording is "
+            "incomplete there, and what looks like idle time is not."
+        )
+        notes.append(Note("warning", "incomplete_graph_recording", text, len(short)))
+    slow = [step.index for step in steps[:_TRANSIENT_STEPS] if _is_transient(step, steps)]
+    if slow:
+        text = f"The first steps (up to step {slow[-1]}) keep the device busy over ten times as long as others of their kind."
+        notes.append(Note("warning", "startup_transient", text, len(slow)))
+    return notes
+
+
+def _is_transient(step: Step, steps: Sequence[Step]) -> bool:
+    siblings = [other.device_busy_ns for other in steps[_TRANSIENT_STEPS:] if other.kind is step.kind]
+    return len(siblings) >= _FEWEST_SIBLINGS and step.device_busy_ns > _TRANSIENT_FACTOR * median(siblings) > 0

@@ -9,9 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from tracelens_infer.steps.regions import BUSY_SHARE, LoadColumns, Plateau, Range
+from tracelens_infer.steps.regions import BUSY_SHARE, FloatArray, LoadColumns, Plateau, Range, longest
 from tracelens_infer.steps.step import EngineMode
-from tracelens_infer.steps.window_choice import Floats
 from tracelens_infer.steps.workload import Workload
 
 __all__ = ["ExpectedMix", "MixFrom", "PrefillPacing", "analytic_region", "of_one_batch", "run_positions"]
@@ -67,7 +66,7 @@ class ExpectedMix:
         chunks = (self.workload.chunks_per_request or 1) if self.pacing == "chunked" else 1
         return min(1.0, chunks * mix.completions / mix.steps)
 
-    def local_by_start(self, positions: Floats, length: int) -> Floats:
+    def local_by_start(self, positions: FloatArray, length: int) -> FloatArray:
         """What is the local figure of the windows of ``length`` steps that start at these steps of the run?"""
         grid = np.unique(np.linspace(positions[0], positions[-1], LOCAL_PIECES + 1).round())
         figures = [self.local(int(start), int(start) + length) for start in grid]
@@ -83,18 +82,18 @@ def of_one_batch(workload: Workload) -> Workload:
     return replace(workload, data_parallel=ranks, pipeline_stages=1)
 
 
-def run_positions(columns: LoadColumns, trace_starts_at: int) -> Floats:
+def run_positions(columns: LoadColumns, trace_starts_at: int) -> FloatArray:
     """Which step of the run is each step of the trace? Steps that ran no request do not count."""
     ran = columns.ran.astype(np.float64)
     return np.cumsum(ran) - ran + trace_starts_at
 
 
-def analytic_region(columns: LoadColumns, plateau: Plateau, workload: Workload, positions: Floats) -> Range | None:
+def analytic_region(columns: LoadColumns, plateau: Plateau, workload: Workload, positions: FloatArray) -> Range | None:
     """Which steps of a region lie in the analytic window of the run; None where none does?"""
     first, last = workload.analytic_window_steps
     begin, end = (int(step) for step in np.searchsorted(positions, [math.ceil(first), math.floor(last)]))
     spans = [(max(begin, region[0]), min(end, region[1])) for region in _regions_of_first_run(columns, plateau)]
-    best = max(spans, key=lambda span: span[1] - span[0])
+    best = longest(spans)
     return best if best[0] < best[1] else None
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tracelens_infer.errors import MergedTraceError, NothingFoundError
 from tracelens_infer.notes import Note
-from tracelens_infer.steps.annotation import format_notes, registered_formats
+from tracelens_infer.steps.annotation import StepFormat, format_notes, registered_formats
 from tracelens_infer.steps.candidates import Candidate, annotation_candidates, family_rank, label_families
 from tracelens_infer.steps.coverage import graded
+from tracelens_infer.steps.twins import merge_twins
 from tracelens_infer.trace.columns import Trace
 from tracelens_infer.trace.launches import DeviceWork
 
@@ -30,14 +32,14 @@ def find_iterations(trace: Trace, work: DeviceWork) -> Iterations:
     Raises NothingFoundError where no label is known and MergedTraceError where ranks or writers share the file.
     """
     refuse_merged(trace)
-    candidates = [graded(trace, work, candidate) for candidate in annotation_candidates(trace)]
+    candidates = [graded(trace, work, merge_twins(candidate, work)) for candidate in annotation_candidates(trace)]
     if not candidates:
         raise NothingFoundError(trace.name, _nothing_found(trace), _ADVICE)
     formats = registered_formats()
     # An engine's own label before the profiler's schedule; the one that tells sums over requests; else the outer one.
     candidates.sort(key=lambda found: (family_rank(formats, found.detector), not found.has_aggregates, -found.span_ns))
     chosen = candidates[0]
-    rejected = tuple(replace(other, rejected=_why(chosen, other)) for other in candidates[1:])
+    rejected = tuple(replace(other, rejected=_why(formats, chosen, other)) for other in candidates[1:])
     return Iterations(chosen, rejected, (*format_notes(), *_notes(chosen)))
 
 
@@ -66,15 +68,17 @@ def _nothing_found(trace: Trace) -> str:
         return "The trace holds no events."
     families = label_families(trace)
     if not families:
-        return "No step markers: the trace holds no annotations at all."
+        return "No step markers: the trace holds no annotations of the host at all."
     seen = ", ".join(f"{label} ({count})" for label, count in families[:4])
     return f"No step markers: none of the labels seen is one of a step: {seen}."
 
 
-def _why(chosen: Candidate, other: Candidate) -> str:
+def _why(formats: Iterable[StepFormat], chosen: Candidate, other: Candidate) -> str:
+    if family_rank(formats, chosen.detector) != family_rank(formats, other.detector):
+        return "the engine's own labels are preferred to the profiler's schedule"
     if chosen.has_aggregates and not other.has_aggregates:
-        return f"{chosen.detector} tells the sums over requests"
-    return f"{chosen.detector} is preferred: nested labels count once"
+        return "the chosen labels tell the sums over requests"
+    return "the chosen labels are the outer ones, and nested labels count once"
 
 
 def _notes(chosen: Candidate) -> list[Note]:

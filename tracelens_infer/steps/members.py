@@ -65,7 +65,13 @@ def members_of(trace: Trace, work: DeviceWork, step_work: StepWork, *, gap_fill:
         times = work.start_ns if candidate.on_device else work.launch_ns
         device_step = np.where(device_step >= 0, step_numbers(candidate, times, spans_only=True), -1)
     owner[work.row] = device_step
-    enclosing = _assign_host(trace, step_work, owner, present, spans_only=spans_only)
+    if candidate.on_device:
+        # The host's clock says nothing about labels of the device: only the launches of a step's work go with it.
+        launched = (device_step >= 0) & work.linked
+        owner[work.launch[launched]] = device_step[launched]
+        enclosing = np.zeros(0, dtype=np.intp)
+    else:
+        enclosing = _assign_host(trace, step_work, owner, present, spans_only=spans_only)
     _assign_flows(trace, owner, present)
     _assign_device_labels(trace, work, device_step, owner, len(candidate.boundaries))
     for begin, end in trace.partners.items():
@@ -74,12 +80,16 @@ def members_of(trace: Trace, work: DeviceWork, step_work: StepWork, *, gap_fill:
     order = np.argsort(owner[chosen], kind="stable")
     rows = chosen[order]
     first = np.searchsorted(owner[rows], np.arange(len(candidate.boundaries) + 1))
+    # An event that was written as a begin and an end is both of them.
+    begun = enclosing[np.isin(enclosing, np.array(list(trace.partners), dtype=np.intp))]
+    ended = np.array([trace.partners[row] for row in begun.tolist()], dtype=np.intp)
+    timed_by = np.append(enclosing, begun)
     return StepMembers(
         rows,
         first.astype(np.int64),
-        enclosing,
-        columns.start_ns[enclosing],
-        columns.start_ns[enclosing] + np.maximum(columns.duration_ns[enclosing], 0),
+        np.append(enclosing, ended),
+        columns.start_ns[timed_by],
+        columns.start_ns[timed_by] + np.maximum(columns.duration_ns[timed_by], 0),
         np.array([boundary.start_ns for boundary in candidate.boundaries], dtype=np.int64),
         np.array([boundary.tile_end_ns for boundary in candidate.boundaries], dtype=np.int64),
     )
@@ -90,15 +100,14 @@ def _assign_host(
 ) -> RowArray:
     """Host events of every thread by their start; returns those that are too long to belong to one step."""
     columns, candidate = trace.columns, step_work.candidate
-    if candidate.on_device:
-        return np.zeros(0, dtype=np.intp)
     not_host = [Role.DEVICE, Role.DEVICE_ANNOTATION, Role.FLOW_START, Role.FLOW_END, Role.METADATA, Role.END]
     host_lane = np.isin(trace.lanes.roles, [int(role) for role in not_host], invert=True)
     rows = np.flatnonzero(host_lane[columns.lane] & present & (columns.start_ns != MISSING))
-    step = step_numbers(candidate, columns.start_ns[rows], spans_only=spans_only)
+    tile = step_numbers(candidate, columns.start_ns[rows])
+    step = step_numbers(candidate, columns.start_ns[rows], spans_only=True) if spans_only else tile
     tiles = np.array([b.tile_end_ns - b.start_ns for b in candidate.boundaries], dtype=np.int64)
     duration = np.maximum(columns.duration_ns[rows], 0)
-    long = duration > np.where(step >= 0, tiles[step], int(tiles.min()))
+    long = duration > np.where(tile >= 0, tiles[tile], int(tiles.min()))
     marks = np.zeros(len(columns), dtype=np.bool_)
     marks[[boundary.row for boundary in candidate.boundaries if boundary.row >= 0]] = True
     fits = (step >= 0) & (~long | marks[rows])

@@ -2,55 +2,35 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tracelens_infer.errors import UsageError
 from tracelens_infer.notes import Note
-from tracelens_infer.steps.workload import (
-    LONGEST_PROFILE_STEPS,
-    ROUNDING,
-    SHORTEST_PROFILE_STEPS,
-    WINDOW_GENERATION,
-    LocalMix,
-    ProfileWindow,
-    Workload,
-)
+from tracelens_infer.steps.local_mix import LocalMix
+from tracelens_infer.steps.profile_window import LONGEST_PROFILE_STEPS, SHORTEST_PROFILE_STEPS, ProfileWindow
+from tracelens_infer.steps.profiler_recipes import ProfilerRecipe, profiler_recipes
+from tracelens_infer.steps.whole_numbers import ROUNDING, round_up
+from tracelens_infer.steps.workload import Workload
 
 __all__ = ["SCHEMA_VERSION", "Plan", "ProfilerRecipe", "make_plan"]
 
 SCHEMA_VERSION = 1
-TRACE_FOLDER = '"$PWD/traces"'  # the engines want an absolute path; the shell makes one
-VLLM_URL = "http://localhost:8000"  # each engine's own default port
-SGLANG_URL = "http://localhost:30000"
 
-_WHEN_TO_START = "Steps count from this request: send it when the benchmark starts, after any warm-up requests."
-
-
-@dataclass(frozen=True, slots=True)
-class ProfilerRecipe:
-    """How is one engine's profiler told when to start and for how long?
-
-    Attributes:
-        engine: engine, and its versions or mode.
-        delay_iters: step at which the profile starts, counted from the start of the run.
-        max_iters: steps to profile.
-        environment: variables to set before the server starts, as NAME=VALUE for a shell.
-        server_flags: options to add to the server's command line.
-        commands: shell commands to run, in order.
-        remarks: what to know about it.
-    """
-
-    engine: str
-    delay_iters: int
-    max_iters: int
-    environment: tuple[str, ...] = ()
-    server_flags: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+# Key of a plan's inputs -> the field of Workload it stands for. Keys end in their unit.
+_INPUTS = {
+    "concurrency_requests": "concurrency",
+    "output_tokens": "output_tokens",
+    "length_ratio": "length_ratio",
+    "range_ratio_style": "range_ratio_style",
+    "num_prompts_requests": "num_prompts",
+    "prompt_tokens": "prompt_tokens",
+    "cached_tokens": "cached_tokens",
+    "chunk_size_tokens": "chunk_size",
+    "data_parallel_ranks": "data_parallel",
+    "pipeline_stages": "pipeline_stages",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +84,7 @@ class Plan:
         """
         try:
             given = data["inputs"]
-            workload = Workload(
-                concurrency=given["concurrency_requests"],
-                output_tokens=given["output_tokens"],
-                length_ratio=given["length_ratio"],
-                num_prompts=given["num_prompts_requests"],
-                prompt_tokens=given["prompt_tokens"],
-                cached_tokens=given["cached_tokens"],
-                chunk_size=given["chunk_size_tokens"],
-                range_ratio_style=given["range_ratio_style"],
-                data_parallel=given["data_parallel_ranks"],
-                pipeline_stages=given["pipeline_stages"],
-            )
+            workload = Workload(**{field: given[key] for key, field in _INPUTS.items()})
             limits = given["shortest_profile_steps"], given["longest_profile_steps"]
         except (KeyError, TypeError) as error:
             raise UsageError(
@@ -124,18 +93,9 @@ class Plan:
         return make_plan(workload, *limits)
 
     def _inputs(self) -> dict[str, Any]:
-        work = self.workload
         return {
-            "concurrency_requests": work.concurrency,
-            "output_tokens": work.output_tokens,
-            "length_ratio": work.length_ratio,
-            "range_ratio_style": work.range_ratio_style,
-            "num_prompts_requests": work.prompts,
-            "prompt_tokens": work.prompt_tokens,
-            "cached_tokens": work.cached_tokens,
-            "chunk_size_tokens": work.chunk_size,
-            "data_parallel_ranks": work.data_parallel,
-            "pipeline_stages": work.pipeline_stages,
+            **{key: getattr(self.workload, field) for key, field in _INPUTS.items()},
+            "num_prompts_requests": self.workload.prompts,
             "shortest_profile_steps": self.shortest_steps,
             "longest_profile_steps": self.longest_steps,
         }
@@ -214,7 +174,7 @@ def make_plan(
         longest_steps=longest_steps,
         profile=profile,
         mix=workload.local_mix(profile.first_step, profile.end_step),
-        recipes=_recipes(workload, profile),
+        recipes=profiler_recipes(workload, profile),
         notes=(*workload.notes, *profile.notes),
     )
 
@@ -227,106 +187,9 @@ def _recipe_dict(recipe: ProfilerRecipe) -> dict[str, Any]:
 def _check_run_is_long_enough(workload: Workload, profile: ProfileWindow) -> None:
     if profile.end_step <= workload.total_steps * (1 + ROUNDING):
         return
-    enough = math.ceil(profile.end_step * workload.concurrency / workload.mean_output_tokens * (1 - ROUNDING))
+    enough = round_up(profile.end_step * workload.concurrency / workload.mean_output_tokens)
     raise UsageError(
         f"num_prompts (--num-prompts): {workload.prompts}",
         f"gives a run of {workload.total_steps:,.0f} steps, and the profile would end at step {profile.end_step:,}",
         f"run the benchmark with --num-prompts {enough} or more",
-    )
-
-
-def _recipes(workload: Workload, profile: ProfileWindow) -> tuple[ProfilerRecipe, ...]:
-    # Where prefills stop the decodes, the same generation of requests finishes later: a cycle holds the prefills too.
-    centre = WINDOW_GENERATION * workload.exclusive_cycle_steps
-    exclusive_delay = max(profile.delay_iters, round(centre - profile.max_iters / 2))
-    return (
-        _vllm_026(profile),
-        _vllm_013(profile),
-        _vllm_before_013(profile),
-        _sglang(
-            "SGLang, default scheduling (a prefill step holds no decodes)",
-            exclusive_delay,
-            profile.max_iters,
-            f"Prefill steps come on top of the decode steps: the start is {exclusive_delay - profile.delay_iters:,}"
-            " steps later than where prefills are mixed in.",
-        ),
-        _sglang("SGLang with --enable-mixed-chunk", profile.delay_iters, profile.max_iters),
-    )
-
-
-def _vllm_config(profile: ProfileWindow) -> tuple[str, ...]:
-    return (
-        "--profiler-config.profiler torch",
-        f"--profiler-config.torch_profiler_dir {TRACE_FOLDER}",
-        "--profiler-config.ignore_frontend True",  # the API process counts no steps and would record the whole run
-        f"--profiler-config.delay_iterations {profile.delay_iters}",
-        f"--profiler-config.max_iterations {profile.max_iters}",
-    )
-
-
-def _vllm_026(profile: ProfileWindow) -> ProfilerRecipe:
-    body = json.dumps({"delay_iterations": profile.delay_iters, "max_iterations": profile.max_iters})
-    per_request = f"curl -X POST {VLLM_URL}/start_profile -H 'Content-Type: application/json' -d '{body}'"
-    return ProfilerRecipe(
-        engine="vLLM 0.26 and later",
-        delay_iters=profile.delay_iters,
-        max_iters=profile.max_iters,
-        server_flags=(*_vllm_config(profile), "--profiler-config.detailed_trace_annotation True"),
-        commands=(f"curl -X POST {VLLM_URL}/start_profile",),
-        remarks=(
-            _WHEN_TO_START,
-            "Newer releases (seen in 0.32) take the two counts with the request too, each time anew:",
-            per_request,
-        ),
-    )
-
-
-def _vllm_013(profile: ProfileWindow) -> ProfilerRecipe:
-    return ProfilerRecipe(
-        engine="vLLM 0.13 to 0.25",
-        delay_iters=profile.delay_iters,
-        max_iters=profile.max_iters,
-        server_flags=_vllm_config(profile),
-        commands=(f"curl -X POST {VLLM_URL}/start_profile",),
-        remarks=(
-            _WHEN_TO_START,
-            "No detailed annotations: a step tells its requests and tokens, not the sums a roofline needs.",
-        ),
-    )
-
-
-def _vllm_before_013(profile: ProfileWindow) -> ProfilerRecipe:
-    by_hand = (
-        "0.12 reads the two counts and stops by itself. Older releases count no steps: send the request after about"
-        f" {profile.delay_iters:,} steps and, {profile.max_iters:,} steps later, this one:"
-    )
-    return ProfilerRecipe(
-        engine="vLLM before 0.13",
-        delay_iters=profile.delay_iters,
-        max_iters=profile.max_iters,
-        environment=(
-            f"VLLM_TORCH_PROFILER_DIR={TRACE_FOLDER}",
-            f"VLLM_PROFILER_DELAY_ITERS={profile.delay_iters}",
-            f"VLLM_PROFILER_MAX_ITERS={profile.max_iters}",
-        ),
-        commands=(f"curl -X POST {VLLM_URL}/start_profile",),
-        remarks=(
-            by_hand,
-            f"curl -X POST {VLLM_URL}/stop_profile",
-        ),
-    )
-
-
-def _sglang(engine: str, delay_iters: int, max_iters: int, *remarks: str) -> ProfilerRecipe:
-    body = json.dumps({"start_step": delay_iters, "num_steps": max_iters})
-    return ProfilerRecipe(
-        engine=engine,
-        delay_iters=delay_iters,
-        max_iters=max_iters,
-        environment=(f"SGLANG_TORCH_PROFILER_DIR={TRACE_FOLDER}",),
-        commands=(f"curl -X POST {SGLANG_URL}/start_profile -H 'Content-Type: application/json' -d '{body}'",),
-        remarks=(
-            *remarks,
-            "start_step counts from the start of the server: use a fresh one, or add the steps it has run.",
-        ),
     )

@@ -6,18 +6,35 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tracelens_infer.steps.annotation import AttentionLoad
 from tracelens_infer.steps.step import Step, StepKind
+from tracelens_infer.trace.columns import BoolArray, Int64Array
 
-__all__ = ["KINDS", "Limit", "LoadColumns", "Plateau", "Range", "find_limit", "find_plateau", "runs_of"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+    FloatArray: TypeAlias = NDArray[np.float64]
+else:  # as in trace.columns: numpy.typing takes 15 ms to import
+    FloatArray = np.ndarray
+
+__all__ = [
+    "KINDS",
+    "FloatArray",
+    "Limit",
+    "LoadColumns",
+    "Plateau",
+    "Range",
+    "find_limit",
+    "find_plateau",
+    "longest",
+    "near_peak_margin",
+    "runs_of",
+]
+
 Range = tuple[int, int]
 Limit = Literal["arrival rate", "KV space", "prefill", "too few steps", "unknown"]
 
@@ -49,19 +66,19 @@ class LoadColumns:
     because an exclusive engine prefills. Token columns hold -1 where the annotation does not tell.
     """
 
-    kinds: Ints  # position in KINDS
-    ran: Bools  # ran requests
-    sized: Bools  # ran requests, and says how many
-    prefill: Bools
-    cache_hit: Bools  # a prefill of one new token a request: the prefix cache held the rest
-    decode: Bools
-    decode_only: Bools
-    requests: Ints
-    context_requests: Ints
-    generation_requests: Ints
-    context_tokens: Ints
-    generation_kv: Ints
-    all_kv: Ints
+    kinds: Int64Array  # position in KINDS
+    ran: BoolArray  # ran requests
+    sized: BoolArray  # ran requests, and says how many
+    prefill: BoolArray
+    cache_hit: BoolArray  # a prefill of one new token a request: the prefix cache held the rest
+    decode: BoolArray
+    decode_only: BoolArray
+    requests: Int64Array
+    context_requests: Int64Array
+    generation_requests: Int64Array
+    context_tokens: Int64Array
+    generation_kv: Int64Array
+    all_kv: Int64Array
 
     @classmethod
     def of(cls, steps: Sequence[Step]) -> LoadColumns:
@@ -114,10 +131,20 @@ class Plateau:
     ramp_down: Range | None
 
 
-def runs_of(mask: Bools) -> tuple[Ints, Ints]:
+def longest(spans: Iterable[Range]) -> Range:
+    """Which of the spans holds most steps, the first of several?"""
+    return max(spans, key=lambda span: span[1] - span[0])
+
+
+def runs_of(mask: BoolArray) -> tuple[Int64Array, Int64Array]:
     """Where does each run of true entries start and end (half-open)?"""
     edges = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
     return edges[::2], edges[1::2]
+
+
+def near_peak_margin(peak: float, share: float = NEAR_PEAK_SHARES[0]) -> float:
+    """By how many requests may a step be off the peak and still count as near it?"""
+    return max(NEAR_PEAK_REQUESTS, share * peak)
 
 
 def find_plateau(columns: LoadColumns) -> Plateau:
@@ -126,7 +153,7 @@ def find_plateau(columns: LoadColumns) -> Plateau:
     requests = columns.requests[at]
     peak = _lasting_peak(requests)
     for share in NEAR_PEAK_SHARES:
-        near = requests >= peak - max(NEAR_PEAK_REQUESTS, share * peak)
+        near = requests >= peak - near_peak_margin(peak, share)
         starts, ends = _near_regions(near)
         if starts.size:
             break
@@ -163,14 +190,14 @@ def find_limit(columns: LoadColumns, plateau: Plateau, prefill_bound: bool = Fal
     full = columns.all_kv >= KV_LEVEL_SHARE * max(int(columns.all_kv.max()), 1)
     if kv_told and _share(full, busy) >= PLATEAU_SHARE:
         return "KV space"
-    below = sized & (columns.requests < plateau.peak - max(NEAR_PEAK_REQUESTS, NEAR_PEAK_SHARES[0] * plateau.peak))
+    below = sized & (columns.requests < plateau.peak - near_peak_margin(plateau.peak))
     nobody_waits = ~columns.prefill & ~full if kv_told else np.zeros_like(sized)
     if _share(nobody_waits, below) > PLATEAU_SHARE or _idles_between(columns):
         return "arrival rate"
     return "unknown"
 
 
-def _lasting_peak(requests: Ints) -> int:
+def _lasting_peak(requests: Int64Array) -> int:
     """Which number of requests is the highest that lasts: that as many steps reach as open a region, and more?
 
     More than a small share of the busy steps has to reach it. What is busy is told by the best that consecutive
@@ -183,7 +210,7 @@ def _lasting_peak(requests: Ints) -> int:
     return int(np.partition(requests, rank)[rank])
 
 
-def _near_regions(near: Bools) -> tuple[Ints, Ints]:
+def _near_regions(near: BoolArray) -> tuple[Int64Array, Int64Array]:
     """Where do regions open, after enough near-peak steps, and close, after a dip that is too long?"""
     starts, ends = runs_of(near)
     breaks = starts[1:] - ends[:-1] > DIP_STEPS
@@ -221,7 +248,7 @@ def _idles_between(columns: LoadColumns) -> bool:
     return bool(np.any(columns.kinds[at[0] : at[-1]] == KINDS.index(StepKind.EMPTY)))
 
 
-def _share(mask: Bools, among: Bools) -> float:
+def _share(mask: BoolArray, among: BoolArray) -> float:
     return int(np.count_nonzero(mask & among)) / max(int(np.count_nonzero(among)), 1)
 
 
@@ -229,14 +256,14 @@ def _unless_empty(span: Range | None) -> Range | None:
     return span if span and span[0] < span[1] else None
 
 
-def _is(kinds: Ints, wanted: tuple[StepKind, ...]) -> Bools:
+def _is(kinds: Int64Array, wanted: tuple[StepKind, ...]) -> BoolArray:
     table = np.array([kind in wanted for kind in KINDS])
     return np.asarray(table[kinds], dtype=np.bool_)
 
 
-def _ints(values: Iterable[int], count: int) -> Ints:
+def _ints(values: Iterable[int], count: int) -> Int64Array:
     return np.fromiter(values, np.int64, count)
 
 
-def _column(rows: Sequence[object], name: str) -> Ints:
+def _column(rows: Sequence[object], name: str) -> Int64Array:
     return _ints((UNTOLD if value is None else value for value in map(attrgetter(name), rows)), len(rows))

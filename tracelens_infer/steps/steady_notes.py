@@ -85,7 +85,7 @@ def peak_is_not_conc(peak: int, expected: float) -> Note:
     return Note(
         "warning",
         "peak_is_not_conc",
-        f"The trace's peak is {peak:,} requests a step, and CONC lets expect {expected:,g} (with data-parallel ranks"
+        f"The trace's peak is {peak:,} requests a step; by CONC it should be {expected:,g} (with data-parallel ranks"
         " CONC / DP, with pipeline stages about CONC / PP).",
     )
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from tracelens_infer.errors import UsageError
 from tracelens_infer.notes import Note
 from tracelens_infer.steps import steady_notes
 from tracelens_infer.steps.expected_mix import ExpectedMix, MixFrom, analytic_region, of_one_batch, run_positions
@@ -16,18 +15,21 @@ from tracelens_infer.steps.regions import (
     KINDS,
     NEAR_PEAK_SHARES,
     UNTOLD,
+    FloatArray,
     Limit,
     LoadColumns,
     Plateau,
     Range,
     find_limit,
     find_plateau,
+    longest,
+    near_peak_margin,
 )
 from tracelens_infer.steps.steady_state import SteadyState, SteadyWindow, WindowKind, describe_window, prefill_share
 from tracelens_infer.steps.step import EngineMode, StepKind, Steps
+from tracelens_infer.steps.whole_numbers import check_count
 from tracelens_infer.steps.window_choice import (
     LEVEL_CV,
-    Floats,
     choose_decode_only,
     choose_level_durations,
     choose_mixed,
@@ -58,11 +60,11 @@ def find_steady_state(
         trace_starts_at: the step of the run that the trace begins with, for a capture that was delayed.
 
     Raises:
-        UsageError: ``num_steps`` is below 1 or ``trace_starts_at`` below 0.
+        UsageError: ``num_steps`` is no whole number from 1 on, or ``trace_starts_at`` none from 0 on.
     """
-    _check_at_least("num_steps (--num-steps)", num_steps, 1)
-    _check_at_least("trace_starts_at (--trace-starts-at)", trace_starts_at, 0)
     wanted = NUM_STEPS if num_steps is None else num_steps
+    check_count("num_steps (--num-steps)", wanted, 1)
+    check_count("trace_starts_at (--trace-starts-at)", trace_starts_at or 0, 0)
     columns = LoadColumns.of(steps.steps)
     if not columns.sized.any():
         return _by_duration(steps, columns, wanted, workload is not None)
@@ -97,7 +99,7 @@ class _Search:
     region_from: Literal["largest", "analytic"]
     length: int
     mix: ExpectedMix | None  # None without a workload, or where its figures are withheld
-    positions: Floats  # which step of the run each step is; read only where region_from is analytic
+    positions: FloatArray  # which step of the run each step is; read only where region_from is analytic
     notes: tuple[Note, ...]
 
     @property
@@ -107,7 +109,7 @@ class _Search:
             return "region average"
         return "local" if self.region_from == "analytic" else "stationary"
 
-    def expected(self) -> float | Floats:
+    def expected(self) -> float | FloatArray:
         """Which mix is expected, of every window of the region or of each by its start?"""
         if self.mix is None:
             return prefill_share(self.columns, self.region)
@@ -141,7 +143,7 @@ class _Seen:
         return self.trace_starts_at is not None or both_ramps
 
     @property
-    def positions(self) -> Floats:
+    def positions(self) -> FloatArray:
         """Which step of the run is each step of the trace?"""
         return run_positions(self.columns, self.trace_starts_at or 0)
 
@@ -150,7 +152,7 @@ def _place(seen: _Seen, asked: int) -> _Search:
     """Which region do the windows come from, and how long are they?"""
     workload, regions = seen.workload, seen.plateau.regions
     wanted = asked if workload is None else max(asked, workload.steps_needed)
-    region = max(regions, key=lambda span: span[1] - span[0])
+    region = longest(regions)
     region_from: Literal["largest", "analytic"] = "largest"
     analytic, notes = _analytic(seen, wanted)
     if analytic is not None:
@@ -237,11 +239,11 @@ def _kv_percentile(columns: LoadColumns, region: Range, mean_kv_tokens: float | 
 
 
 def _off_conc(plateau: Plateau, workload: Workload) -> float:
-    """By how many requests is the peak above CONC, or (negative) below? 0 where it is what CONC lets expect."""
+    """By how many requests is the peak above CONC, or (negative) below? 0 where it is what CONC promises."""
     expected = workload.requests_per_step
     off, near = plateau.peak - expected, NEAR_PEAK_SHARES[0] * expected
     if plateau.opened and not plateau.reached:
-        return off if abs(off) > max(1.0, near) else 0.0  # what is passed through has no exact height
+        return off if abs(off) > near_peak_margin(expected) else 0.0  # what is passed through has no exact height
     refilling = min(REFILL_STEPS * workload.completions_per_step, near)
     return off if off >= 1 or (off <= -1 and -off > refilling) else 0.0
 
@@ -286,8 +288,3 @@ def _absence_notes(search: _Search, windows: tuple[SteadyWindow, ...]) -> Iterat
         yield steady_notes.no_window("decode_only", "no step of the region decodes without a prefill")
     if "prefill_decode" not in found:
         yield steady_notes.no_window("prefill_decode", no_prefill)
-
-
-def _check_at_least(thing: str, value: int | None, smallest: int) -> None:
-    if value is not None and value < smallest:
-        raise UsageError(f"{thing}: {value}", f"is below {smallest}", f"pass a whole number of at least {smallest}")

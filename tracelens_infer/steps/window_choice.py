@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tracelens_infer.steps.regions import UNTOLD, Bools, Ints, LoadColumns, Range, runs_of
+from tracelens_infer.steps.regions import UNTOLD, FloatArray, LoadColumns, Range, runs_of
+from tracelens_infer.trace.columns import BoolArray, Int64Array
 
 __all__ = ["choose_decode_only", "choose_level_durations", "choose_mixed", "choose_prefill_decode"]
-
-Floats = NDArray[np.float64]
 
 # A decode-only run this much shorter than the longest still competes with its larger contexts; a shorter one
 # averages too few steps to stand for them.
@@ -19,7 +17,7 @@ HALF_A_STEP = 0.5  # a whole number of prefills cannot be asked to come nearer t
 SAME_DECIMALS = 9  # two distances from an expected figure are the same to here: their last bits are rounding
 
 
-def choose_mixed(columns: LoadColumns, region: Range, length: int, expected: float | Floats) -> Range | None:
+def choose_mixed(columns: LoadColumns, region: Range, length: int, expected: float | FloatArray) -> Range | None:
     """Which window has the prefill share nearest to the expected one; None where none holds prefill and decode.
 
     ``expected`` is one figure, or one for each start of a window in the region. Windows within half a step of it are
@@ -29,7 +27,7 @@ def choose_mixed(columns: LoadColumns, region: Range, length: int, expected: flo
     """
     inside = slice(*region)
     prefill, sized = columns.prefill[inside], columns.sized[inside]
-    share: Floats = _sliding(prefill, length) / np.maximum(_sliding(columns.ran[inside], length), 1)
+    share: FloatArray = _sliding(prefill, length) / np.maximum(_sliding(columns.ran[inside], length), 1)
     fresh = _sliding(prefill & ~columns.cache_hit[inside], length)
     decodes = _sliding(columns.decode[inside], length)
     requests = _sliding(np.where(sized, columns.requests[inside], 0), length)
@@ -69,7 +67,7 @@ def choose_prefill_decode(columns: LoadColumns, region: Range, length: int) -> R
     return _first(best, region[0], starts, lengths)
 
 
-def choose_level_durations(durations_ns: Ints, length: int) -> Range:
+def choose_level_durations(durations_ns: Int64Array, length: int) -> Range:
     """Which window's durations are steady and lowest; the steadiest where none is below ``LEVEL_CV``?
 
     Ties go to the window nearest the middle, where a trace without loads most likely is in its steady state.
@@ -85,7 +83,7 @@ def choose_level_durations(durations_ns: Ints, length: int) -> Range:
     return first, first + length
 
 
-def _windows(mask: Bools, length: int, competing_share: float) -> tuple[Ints, Ints]:
+def _windows(mask: BoolArray, length: int, competing_share: float) -> tuple[Int64Array, Int64Array]:
     """Where do the windows start, and how long are they: ``length`` steps of a run, or the whole of a shorter one?"""
     run_starts, run_ends = runs_of(mask)
     if not run_starts.size:
@@ -98,31 +96,31 @@ def _windows(mask: Bools, length: int, competing_share: float) -> tuple[Ints, In
     return starts[competes], lengths[competes]
 
 
-def _between(values: Bools | Ints, starts: Ints, lengths: Ints) -> Ints:
+def _between(values: BoolArray | Int64Array, starts: Int64Array, lengths: Int64Array) -> Int64Array:
     total = np.concatenate((np.zeros(1, np.int64), np.cumsum(values, dtype=np.int64)))
-    between: Ints = total[starts + lengths] - total[starts]
+    between: Int64Array = total[starts + lengths] - total[starts]
     return between
 
 
-def _sliding(values: Bools | Ints, length: int) -> Ints:
+def _sliding(values: BoolArray | Int64Array, length: int) -> Int64Array:
     starts = np.arange(values.size - length + 1, dtype=np.int64)
     return _between(values, starts, np.full_like(starts, length))
 
 
-def _off_middle(count: int) -> Ints:
+def _off_middle(count: int) -> Int64Array:
     """How far, in half steps, is each of ``count`` windows' middle from the middle of them all?"""
     return np.abs(2 * np.arange(count, dtype=np.int64) - (count - 1))
 
 
-def _narrow(candidates: Bools, score: Ints | Floats) -> Bools:
+def _narrow(candidates: BoolArray, score: Int64Array | FloatArray) -> BoolArray:
     """Which candidates have the lowest score?"""
     if not candidates.any():
         return candidates
-    lowest: Bools = candidates & (score == score[candidates].min())
+    lowest: BoolArray = candidates & (score == score[candidates].min())
     return lowest
 
 
-def _first(candidates: Bools, offset: int, starts: Ints, lengths: Ints) -> Range | None:
+def _first(candidates: BoolArray, offset: int, starts: Int64Array, lengths: Int64Array) -> Range | None:
     if not candidates.any():
         return None
     at = int(np.argmax(candidates))

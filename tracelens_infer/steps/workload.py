@@ -8,99 +8,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Literal, get_args
-
-import numpy as np
-import numpy.typing as npt
 
 from tracelens_infer.errors import UsageError
 from tracelens_infer.notes import Note
+from tracelens_infer.steps import workload_notes
+from tracelens_infer.steps.local_mix import CompletionWaves, LocalMix
+from tracelens_infer.steps.profile_window import (
+    LONGEST_PROFILE_STEPS,
+    SHORTEST_PROFILE_STEPS,
+    ProfileWindow,
+    place_profile,
+)
+from tracelens_infer.steps.whole_numbers import ROUNDING, check_count, round_up
+from tracelens_infer.steps.workload_checks import COUNTS, RangeRatioStyle, check_counts, check_ratio
 
-__all__ = ["LocalMix", "ProfileWindow", "RangeRatioStyle", "Workload"]
-
-RangeRatioStyle = Literal["document", "vllm"]
+__all__ = ["RangeRatioStyle", "Workload"]
 
 PROMPTS_PER_SLOT = 10  # what benchmarks run by habit: NUM_PROMPTS = 10 * CONC
-WINDOW_GENERATION = 5  # the completion range to profile: far from ramp-up, and as far from the tail of ten
+WINDOW_WAVE = 5  # the completion range to profile: far from ramp-up, and as far from the tail of ten
 MIXED_STEPS_WANTED = 16  # prefill-decode steps a profile should hold, were they spread evenly
-SHORTEST_PROFILE_STEPS = 32  # fewer steps say nothing about a mix
-LONGEST_PROFILE_STEPS = 512  # more steps make a trace that viewers refuse and that stalls the engine for minutes
-LARGEST_COUNT = 10**9  # beyond any benchmark; keeps the arithmetic exact in a double
-ROUNDING = 1e-9  # relative error of a double that must not push a quotient to the next whole number
-DENSITY_REACH = 8.0  # standard deviations after which a completion range adds less than 1e-14 of its requests
-GENERATIONS_AT_MOST = 1 << 14  # completion ranges summed for one step: a thousand a standard deviation
-CELLS_AT_ONCE = 1 << 20  # steps times completion ranges held in memory together: 8 MiB an array
-
-# Whole numbers: field, its option, the smallest value that means something. The optional ones may be None.
-_COUNTS = (
-    ("concurrency", "--CONC", 1),
-    ("output_tokens", "--OSL", 1),
-    ("num_prompts", "--num-prompts", 1),
-    ("prompt_tokens", "--isl", 1),
-    ("cached_tokens", "--cached-tokens", 0),
-    ("chunk_size", "--chunk-size", 1),
-    ("data_parallel", "--dp", 1),
-    ("pipeline_stages", "--pp", 1),
-)
-_OPTIONAL = frozenset({"num_prompts", "prompt_tokens", "chunk_size"})
-
-FloatArray = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class LocalMix:
-    """How many of the steps [first_step, end_step) are expected to hold a prefill?
-
-    Attributes:
-        first_step: first step of the range, counted from the start of the run.
-        end_step: first step after the range.
-        prefill_decode_steps: expected number of steps with a prefill where prefills that meet share a step.
-        completions: expected number of requests that finish, and so of prefills that follow; the expected number
-            of steps with a prefill where each has one of its own.
-    """
-
-    first_step: int
-    end_step: int
-    prefill_decode_steps: float
-    completions: float
-
-    @property
-    def steps(self) -> int:
-        """How many steps does the range hold?"""
-        return self.end_step - self.first_step
-
-    @property
-    def fraction(self) -> float:
-        """Which share of the steps is expected to hold a prefill, where prefills that meet share a step?"""
-        return self.prefill_decode_steps / self.steps
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileWindow:
-    """When should the profiler start, and for how many steps?
-
-    Attributes:
-        delay_iters: steps to let pass before the profiler starts.
-        max_iters: steps to profile.
-        unclamped_max_iters: what the formula asks for before the limits, in steps.
-        notes: which limits changed the formula's figures.
-    """
-
-    delay_iters: int
-    max_iters: int
-    unclamped_max_iters: float
-    notes: tuple[Note, ...] = ()
-
-    @property
-    def first_step(self) -> int:
-        """Which step is profiled first, counted from the start of the run?"""
-        return self.delay_iters
-
-    @property
-    def end_step(self) -> int:
-        """Which step is the first one that is not profiled any more?"""
-        return self.delay_iters + self.max_iters
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +66,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Refuse values that no benchmark can have."""
-        for name, option, smallest in _COUNTS:
-            value = getattr(self, name)
-            if value is not None or name not in _OPTIONAL:
-                _check_count(f"{name} ({option})", value, smallest)
-        _check_ratio(self.length_ratio, self.range_ratio_style)
+        check_counts({name: getattr(self, name) for name in COUNTS})
+        check_ratio(self.length_ratio, self.range_ratio_style)
         self._check_together()
 
     def _check_together(self) -> None:
@@ -248,12 +171,12 @@ class Workload:
     @property
     def steps_needed(self) -> int:
         """How many steps must a window have to expect one prefill in it? ceil(1 / mix fraction)."""
-        return _ceil(1 / self.mix_fraction_document)
+        return round_up(1 / self.mix_fraction_document)
 
     @property
     def ramp_up_steps(self) -> int:
         """How many steps at the start are ramp-up? CONC, as if every request needed a prefill step of its own."""
-        return _ceil(self.rank_concurrency)
+        return round_up(self.rank_concurrency)
 
     # Expected share of steps with a prefill, stationary
 
@@ -312,7 +235,7 @@ class Workload:
         """In how many chunks is a prompt computed? ceil((ISL - h) / (C - CONC)); None where ISL or C is unknown."""
         if self.uncached_prompt_tokens is None or self.prefill_budget_tokens is None:
             return None
-        return _ceil(self.uncached_prompt_tokens / self.prefill_budget_tokens)
+        return round_up(self.uncached_prompt_tokens / self.prefill_budget_tokens)
 
     @property
     def is_prefill_bound(self) -> bool | None:
@@ -332,13 +255,13 @@ class Workload:
         Raises:
             UsageError: ``generation`` (k) is not a whole number of at least 1.
         """
-        _check_count("generation", generation, 1)
+        check_count("generation", generation, 1)
         return generation * self.shortest_output_tokens, generation * self.longest_output_tokens
 
     @property
     def analytic_window_steps(self) -> tuple[float, float]:
         """Between which steps does profiling pay most? The fifth completion range, [5 * R * OSL, 5 * OSL]."""
-        return self.completion_range_steps(WINDOW_GENERATION)
+        return self.completion_range_steps(WINDOW_WAVE)
 
     def is_in_analytic_window(self, first_step: int, end_step: int) -> bool:
         """Do the steps [first_step, end_step) lie in the analytic window, so that ``local_mix`` judges them?"""
@@ -357,45 +280,14 @@ class Workload:
         Raises:
             UsageError: a limit is no whole number of at least 1, or the shortest is above the longest.
         """
-        _check_count("shortest_steps (--min-iters)", shortest_steps, 1)
-        _check_count("longest_steps (--max-iters)", longest_steps, 1)
-        if shortest_steps > longest_steps:
-            raise UsageError(
-                f"shortest_steps (--min-iters): {shortest_steps}",
-                f"is more than the longest profile allowed, {longest_steps} steps",
-                "pass a smaller --min-iters or a larger --max-iters",
-            )
-        wanted = MIXED_STEPS_WANTED * self.longest_output_tokens / self.rank_concurrency
-        max_iters = min(longest_steps, max(shortest_steps, self.steps_needed, round(wanted)))
-        centred = WINDOW_GENERATION * self.mean_output_tokens - max_iters / 2
-        delay_iters = max(round(centred), self.ramp_up_steps)
-        notes = (*self._length_notes(wanted, max_iters), *self._delay_notes(centred, delay_iters))
-        return ProfileWindow(delay_iters, max_iters, wanted, notes)
-
-    def _length_notes(self, wanted: float, max_iters: int) -> Iterator[Note]:
-        if max_iters != round(wanted):
-            yield Note(
-                "info",
-                "max_iters_clamped",
-                f"16 * OSL / CONC asks for {wanted:,.0f} steps to profile; limited to {max_iters:,}"
-                " (--min-iters and --max-iters move the limits).",
-            )
-        if max_iters < self.steps_needed:
-            yield Note(
-                "warning",
-                "profile_below_steps_needed",
-                f"{max_iters:,} profiled steps are fewer than the {self.steps_needed:,} that one prefill takes on"
-                " average: the profile may hold no prefill (raise --max-iters).",
-            )
-
-    def _delay_notes(self, centred: float, delay_iters: int) -> Iterator[Note]:
-        if delay_iters > round(centred):
-            yield Note(
-                "info",
-                "delay_raised_to_ramp_up",
-                f"A profile around the fifth completion range would start at step {centred:,.0f}; delayed to step"
-                f" {delay_iters:,}, the end of the ramp-up.",
-            )
+        return place_profile(
+            wanted_steps=MIXED_STEPS_WANTED * self.longest_output_tokens / self.rank_concurrency,
+            centre_step=WINDOW_WAVE * self.mean_output_tokens,
+            steps_needed=self.steps_needed,
+            ramp_up_steps=self.ramp_up_steps,
+            shortest_steps=shortest_steps,
+            longest_steps=longest_steps,
+        )
 
     # Expected mix, local
 
@@ -403,137 +295,38 @@ class Workload:
         """How many of the steps [first_step, end_step) of a run that began together should hold a prefill?
 
         Requests that start together finish together, so completions bunch: around step k * mean with variance
-        k * ((1 - R) * OSL)^2 / 12 + CONC^2 / 12 (the output lengths, and the ramp-up's own spread). A step holds a
-        prefill with probability 1 - exp(-completions expected in it). The prefills of the ramp-up itself are not
-        counted, and the run is taken as endless. For one request at a time, all of equal length, the peak is narrower
-        than a step and completions come out up to 39 % high.
+        k * ((1 - R) * OSL)^2 / 12 + CONC^2 / 12 (the output lengths, and the ramp-up's own spread). The prefills of
+        the ramp-up itself are not counted, and the run is taken as endless. For one request at a time, all of equal
+        length, the peak is narrower than a step and completions come out up to 39 % high.
 
         Raises:
             UsageError: the range is empty, or starts before step 0.
         """
-        _check_count("first_step", first_step, 0)
-        _check_count("end_step", end_step, 1)
-        if end_step <= first_step:
-            raise UsageError(
-                f"steps [{first_step}, {end_step})", "hold no step", "pass an end step after the first step"
-            )
-        expected = 0.0
-        completions = 0.0
-        for steps in self._step_blocks(first_step, end_step):
-            per_step = self._completions_in(steps)
-            completions += float(per_step.sum())
-            expected += float(-np.expm1(-per_step).sum())
-        return LocalMix(first_step, end_step, expected, completions)
-
-    def _completions_in(self, steps: FloatArray) -> FloatArray:
-        """Expected completions in each of the ascending ``steps``: sum over k of CONC * normal density."""
-        first, last = self._generations_near(float(steps[0]))[0], self._generations_near(float(steps[-1]))[1]
-        # Thousands of ranges overlap only where one is far wider than the next is away: every n-th then stands for n.
-        stride = 1 + (last - first) // GENERATIONS_AT_MOST
-        generation = np.arange(first, last + 1, stride) + (stride - 1) / 2
-        variance = generation * self._length_variance + self._ramp_variance
-        distance = steps[:, np.newaxis] - generation * self.mean_output_tokens
-        density = np.exp(-0.5 * distance**2 / variance) / np.sqrt(2 * np.pi * variance)
-        result: FloatArray = self.rank_concurrency * stride * density.sum(axis=1)
-        return result
-
-    def _generations_near(self, step: float) -> tuple[int, int]:
-        """First and last k whose completions reach ``step``: the roots of (k * mean - step)^2 = reach^2 * variance."""
-        mean, reach = self.mean_output_tokens, DENSITY_REACH**2
-        half = mean * step + reach * self._length_variance / 2
-        root = math.sqrt(max(0.0, half**2 - mean**2 * (step**2 - reach * self._ramp_variance)))
-        return max(1, math.floor((half - root) / mean**2)), max(1, math.ceil((half + root) / mean**2))
-
-    def _step_blocks(self, first_step: int, end_step: int) -> Iterator[FloatArray]:
-        nearest, farthest = self._generations_near(first_step)[0], self._generations_near(end_step)[1]
-        size = CELLS_AT_ONCE // min(farthest - nearest + 1, GENERATIONS_AT_MOST)
-        for start in range(first_step, end_step, size):
-            yield np.arange(start, min(start + size, end_step), dtype=np.float64)
-
-    @property
-    def _length_variance(self) -> float:
-        return (self.longest_output_tokens - self.shortest_output_tokens) ** 2 / 12
-
-    @property
-    def _ramp_variance(self) -> float:
-        return self.rank_concurrency**2 / 12
+        waves = CompletionWaves(
+            requests=self.rank_concurrency,
+            mean_tokens=self.mean_output_tokens,
+            length_variance=(self.longest_output_tokens - self.shortest_output_tokens) ** 2 / 12,
+            ramp_variance=self.rank_concurrency**2 / 12,
+        )
+        return waves.local_mix(first_step, end_step)
 
     # What to know about the figures
 
     @property
     def notes(self) -> tuple[Note, ...]:
         """What limits the figures: caps that bite, prompts in chunks, a bound by prefill, ranks and stages."""
-        return (*self._mix_notes(), *self._prefill_notes(), *self._parallel_notes())
+        return tuple(self._notes())
 
-    def _mix_notes(self) -> Iterator[Note]:
+    def _notes(self) -> Iterator[Note]:
+        concurrency = self.rank_concurrency
         if self.completions_per_step > 1 + ROUNDING:
-            yield Note(
-                "warning",
-                "mix_fraction_capped",
-                f"{self.completions_per_step:.3g} requests finish a step (mean output {self.mean_output_tokens:,g}"
-                f" tokens, CONC {self.rank_concurrency:g}): the mix fraction is capped at 1, and"
-                " decode-only steps at 0.",
-            )
-
-    def _prefill_notes(self) -> Iterator[Note]:
+            yield workload_notes.mix_fraction_capped(self.completions_per_step, self.mean_output_tokens, concurrency)
         if self.is_prefill_bound:
             arriving = self.completions_per_step * (self.uncached_prompt_tokens or 0)
-            yield Note(
-                "warning",
-                "prefill_bound",
-                f"Bound by prefill: {arriving:,.0f} prompt tokens arrive a step and the budget leaves room for"
-                f" {self.prefill_budget_tokens:,.0f}, so the engine never reaches CONC = {self.rank_concurrency:g}.",
-            )
+            yield workload_notes.prefill_bound(arriving, self.prefill_budget_tokens or 0, concurrency)
         if self.chunks_per_request is not None and self.chunks_per_request > 1:
-            yield Note(
-                "info",
-                "prompt_is_chunked",
-                f"A prompt is computed in {self.chunks_per_request:,} chunks: figures that take one step a prefill"
-                " (all but the chunked one) are too low.",
-            )
-
-    def _parallel_notes(self) -> Iterator[Note]:
+            yield workload_notes.prompt_is_chunked(self.chunks_per_request)
         if self.data_parallel > 1:
-            yield Note(
-                "info",
-                "one_data_parallel_rank",
-                f"Step figures are those of one of {self.data_parallel} data-parallel ranks, with CONC / DP ="
-                f" {self.rank_concurrency:g} requests.",
-            )
+            yield workload_notes.one_data_parallel_rank(self.data_parallel, concurrency)
         if self.pipeline_stages > 1:
-            yield Note(
-                "info",
-                "pipeline_micro_batches",
-                f"Steps are counted as tokens of a request; a stage runs one forward a micro-batch of about"
-                f" {self.requests_per_step:g} requests, so a profiler that counts forwards needs {self.pipeline_stages}"
-                " times delay_iters and max_iters.",
-            )
-
-
-def _ceil(value: float) -> int:
-    """The next whole number, ignoring the rounding error of ``value``."""
-    return math.ceil(value * (1 - ROUNDING))
-
-
-def _check_count(thing: str, value: object, smallest: int) -> None:
-    if not isinstance(value, bool) and isinstance(value, Integral) and smallest <= int(value) <= LARGEST_COUNT:
-        return
-    reason = f"is not a whole number from {smallest} to {LARGEST_COUNT:,}"
-    raise UsageError(f"{thing}: {value}", reason, "pass one in that range")
-
-
-def _check_ratio(value: object, style: str) -> None:
-    if style not in get_args(RangeRatioStyle):
-        thing = f"range_ratio_style (--range-ratio-style): {style}"
-        raise UsageError(thing, "is not a known style", "pass document or vllm")
-    if not isinstance(value, bool) and isinstance(value, Real):
-        ratio = float(value)
-        if 0 <= ratio < 1 or (ratio == 1 and style == "document"):
-            return
-    if style == "vllm":
-        reason = "is not in [0, 1)"
-        action = "pass r of [OSL * (1 - r), OSL * (1 + r)]: 0 for outputs of equal length"
-    else:
-        reason = "is not in [0, 1]"
-        action = "pass R of [R * OSL, OSL]: 1 for outputs of equal length"
-    raise UsageError(f"length_ratio (--R): {value}", reason, action)
+            yield workload_notes.pipeline_micro_batches(self.pipeline_stages, self.requests_per_step)

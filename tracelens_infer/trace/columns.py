@@ -60,7 +60,7 @@ class Role(IntEnum):
     METADATA = 9
     INSTANT = 10
     COUNTER = 11
-    BEGIN = 12
+    BEGIN = 12  # of a category without a role of its own; a "B" kernel is device work
     END = 13
 
 
@@ -103,13 +103,15 @@ class Lane:
     @property
     def role(self) -> Role:
         """What are the events of this lane?"""
-        if self.phase != "X":
+        if self.phase not in ("X", "B"):
             return _ROLE_OF_PHASE.get(self.phase, Role.OTHER)
         category = self.category.lower()
         role = _ROLE_OF_CATEGORY.get(category)
         if role is None:
             # cuda_runtime, cuda_driver, hip_runtime, xpu_runtime, mtia_runtime, Runtime ...
             role = Role.LAUNCH if category.endswith(("runtime", "driver")) else Role.OTHER
+        if role is Role.OTHER and self.phase == "B":
+            role = Role.BEGIN
         return role
 
 
@@ -165,12 +167,15 @@ class SliceTable:
         length: int64, bytes.
         first_row: int64, one more entry than slices.
         salvaged: bool, the slice holds damaged events and is read by the salvager.
+        at_end, forced: bool, what the salvager was told (see there).
     """
 
     offset: Int64Array
     length: Int64Array
     first_row: Int64Array
     salvaged: BoolArray
+    at_end: BoolArray
+    forced: BoolArray
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -232,6 +237,7 @@ class Trace:
         partners: row of a begin event -> row of its end event.
         extent_ns: when the first event starts and the last one ends; events at time 0 and metadata do not count.
         dropped: rows that count as not there (exact duplicates, paired end events are not among them).
+        stamp: size and times of the file when it was read, by which a second pass knows it again.
     """
 
     path: Path
@@ -249,6 +255,7 @@ class Trace:
     extent_ns: tuple[int, int] = (0, 0)
     dropped: RowArray = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     notes: tuple[Note, ...] = ()
+    stamp: tuple[int, ...] | None = None
 
     def rows(self, *roles: Role) -> RowArray:
         """Which rows have one of these roles? Dropped rows excepted."""

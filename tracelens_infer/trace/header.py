@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tracelens_infer.notes import Note
@@ -13,61 +14,124 @@ from tracelens_infer.trace.columns import TraceHeader, TraceMetadata
 from tracelens_infer.trace.losses import Losses
 from tracelens_infer.trace.mend import mend_json
 
-__all__ = ["read_header"]
+__all__ = ["HeaderText", "read_header"]
 
 _RANK = re.compile(rb"\"rank\"\s*:\s*(\d+)")
-# Labels by which an engine betrays itself where the header does not name it.
-_ENGINE_LABELS = (("vllm", "execute_"), ("sglang", "step["), ("atom", "prefill["), ("atom", "decode["))
+# Labels by which an engine betrays itself where the header does not name it; vLLM's are put around other engines', too.
+_LABEL_START = 8
+_ENGINE_LABELS = (("sglang", ("step[",)), ("atom", ("prefill[", "decode[")), ("vllm", ("execute_",)))
+
+
+_EVENTS_KEY = "traceEvents"
+_BARE = TraceHeader(b'{"traceEvents": ', b"}")
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderText:
+    """What stands around the events, as bytes, and where in the input it does.
+
+    ``prefix`` ends with the key of the event list (or is empty for a bare list); ``suffixes`` follow the closing
+    bracket of each event list, of which a sound trace has one.
+    """
+
+    prefix: bytes
+    suffixes: tuple[bytes, ...]
+    prefix_offset: int = 0
+    suffix_offset: int = 0
+
+    @property
+    def suffix(self) -> bytes:
+        """Everything after the first event list, with other lists emptied."""
+        return b'"traceEvents": []'.join(self.suffixes)
+
+    @property
+    def text(self) -> bytes:
+        """The header as JSON, with its list emptied; where the file ends before its header does, closed."""
+        suffix = self.suffix
+        return self.prefix + b"[]" + (suffix if suffix.strip() else b"}")
+
+    def offset(self, position: int) -> int:
+        """Where in the input does this byte of :attr:`text` lie?"""
+        if position < len(self.prefix):
+            return self.prefix_offset + position
+        return self.suffix_offset + max(0, position - len(self.prefix) - len(b"[]"))
 
 
 def read_header(
-    prefix: bytes, suffix: bytes, foreign: Iterable[bytes], labels: Iterable[str], losses: Losses
+    header: HeaderText, foreign: Iterable[bytes], labels: Iterable[str], losses: Losses
 ) -> tuple[TraceHeader, TraceMetadata, tuple[Note, ...]]:
     """What do the keys around the event list tell?
 
-    ``prefix`` ends with the key of the event list (or is empty for a bare list), ``suffix`` begins after its closing
-    bracket, ``foreign`` are headers of other writers found among the events, ``labels`` the host annotations.
+    ``foreign`` are headers of other writers found among the events, ``labels`` the host annotations.
     """
-    header, pairs = _parse(prefix, suffix, losses)
-    values = dict(pairs)
-    ranks = {rank for key, value in pairs if key == "distributedInfo" and (rank := _rank_of(value)) is not None}
+    repeated, documents = _parse(header, losses)
+    pairs = documents[0] if documents else []
+    told = [_rank_of(value) for document in documents for key, value in document if key == "distributedInfo"]
+    ranks = {rank for rank in told if rank is not None}
     foreign = list(foreign)
     for text in foreign:
         ranks |= {int(match) for match in _RANK.findall(text)}
-    writers = 1 + len(foreign)
-    metadata = _metadata(values, tuple(sorted(ranks)), writers, labels)
-    return header, metadata, _merge_notes(metadata)
+    metadata = _metadata(dict(pairs), tuple(sorted(ranks)), 1 + len(foreign), labels)
+    return repeated, metadata, _merge_notes(metadata)
 
 
-def _parse(prefix: bytes, suffix: bytes, losses: Losses) -> tuple[TraceHeader, list[tuple[str, Any]]]:
-    """The header as outputs repeat it, and its keys and values in order, repeated keys included."""
-    if not prefix:
-        if suffix.strip():
-            losses.add("trailing_text", 0)
-        return TraceHeader(b'{"traceEvents": ', b"}"), []
-    if not suffix.strip():
-        suffix = b"}"  # the file ends before its header does
-    for text in (prefix + b"[]" + suffix, _mended(prefix, suffix, losses)):
-        pairs = _pairs(text)
-        if pairs is None:
-            continue
-        repeated = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
-        if repeated:
-            losses.add("duplicate_keys", len(prefix), len(repeated))
-        sound = text is not None and text == prefix + b"[]" + suffix
-        return (TraceHeader(prefix, suffix) if sound else _rewritten(pairs)), pairs
-    losses.add("damaged_header", 0)
-    return TraceHeader(b'{"traceEvents": ', b"}"), []
+_Document = list[tuple[str, Any]]
 
 
-def _pairs(text: bytes | None) -> list[tuple[str, Any]] | None:
-    if text is None:
-        return None
+def _parse(header: HeaderText, losses: Losses) -> tuple[TraceHeader, list[_Document]]:
+    """The header as outputs repeat it; and the keys and values of each JSON document in the file, in order."""
+    if not header.prefix:
+        _note_trailing(header, b"[]", losses)
+        return _BARE, []
+    if not header.suffix.strip() and "truncated" not in losses and "missing_bracket" not in losses:
+        losses.add("truncated", header.suffix_offset + len(header.suffix))
+    text = header.text
+    documents, end = _documents(text)
+    repeats = _BARE
+    if documents:
+        suffix = text[len(header.prefix) + 2 : end]
+        lists = sum(key == _EVENTS_KEY for key, _ in documents[0])
+        sound = len(documents) == 1 and len(header.suffixes) == 1 and lists == 1
+        repeats = TraceHeader(header.prefix, suffix) if sound else _rewritten(documents[0])
+    else:
+        document, end = _mended(header, losses)
+        if document is None:
+            losses.add("damaged_header", header.prefix_offset)
+            return _BARE, []
+        repeats = _rewritten(document)
+        others, length = _documents(text[end:])
+        documents, end = [document, *others], end + length
+    _note_trailing(header, text[:end], losses)
+    counts = Counter(key for key, _ in documents[0])
+    again = [text.rfind(json.dumps(key).encode()) for key, count in counts.items() if count > 1 and key != _EVENTS_KEY]
+    for position in again:
+        losses.add("duplicate_keys", header.offset(max(0, position)))
+    return repeats, documents
+
+
+def _note_trailing(header: HeaderText, used: bytes, losses: Losses) -> None:
+    rest = header.text[len(used) :] if header.prefix else header.suffix
+    if rest.strip():
+        begin = len(used) + len(rest) - len(rest.lstrip())
+        losses.add("trailing_text", header.offset(begin))
+
+
+def _documents(text: bytes) -> tuple[list[_Document], int]:
+    """The objects that follow each other in ``text``, up to what is none; and where that is."""
+    decoder = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_refuse)
+    documents: list[_Document] = []
+    end = 0
     try:
-        decoded = json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse)
+        string = text.decode()
+        while begin := _NEXT_OBJECT.match(string, end):
+            document, end = decoder.raw_decode(string, begin.end() - 1)
+            documents.append([(_clean(key), _plain(value)) for key, value in document])
     except (ValueError, RecursionError):
-        return None
-    return [(key, _plain(value)) for key, value in decoded] if isinstance(decoded, _Pairs) else None
+        pass
+    return documents, len(string[:end].encode()) if end else 0
+
+
+_NEXT_OBJECT = re.compile(r"\s*\{")
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -78,28 +142,41 @@ def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
+def _clean(text: str) -> str:
+    """JSON may name halves of characters, which no other text may hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, _Pairs):
-        return {key: _plain(item) for key, item in value}
+        return {_clean(key): _plain(item) for key, item in value}
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    return value
+    return _clean(value) if isinstance(value, str) else value
 
 
-def _mended(prefix: bytes, suffix: bytes, losses: Losses) -> bytes | None:
-    mended = mend_json(prefix + b"[]" + suffix)
-    if mended is None:  # perhaps only what follows the events is damaged
-        mended = mend_json(prefix + b"[]}")
-        if mended is None:
-            return None
-        losses.add("damaged_header", len(prefix))
-    for code in mended.codes:
-        losses.add(code, len(prefix))
-    return mended.json
+def _mended(header: HeaderText, losses: Losses) -> tuple[_Document | None, int]:
+    """The keys of a damaged header, and where in the text it ends."""
+    text = header.text
+    mended = mend_json(text)
+    documents = _documents(mended.json)[0] if mended else []
+    if not documents:  # perhaps only what follows the events is damaged
+        mended = mend_json(header.prefix + b"[]}")
+        documents = _documents(mended.json)[0] if mended else []
+        if mended is None or not documents:
+            return None, 0
+        losses.add("damaged_header", header.suffix_offset)
+        end = len(text)
+    else:
+        assert mended is not None
+        end = mended.end
+    for code, position in mended.codes.items():
+        losses.add(code, header.offset(position))
+    return documents[0], end
 
 
-def _rewritten(pairs: list[tuple[str, Any]]) -> TraceHeader:
-    rest = {key: value for key, value in pairs if key != "traceEvents"}
+def _rewritten(pairs: _Document) -> TraceHeader:
+    rest = {key: value for key, value in pairs if key != _EVENTS_KEY}
     keys = json.dumps(rest, ensure_ascii=False).encode()
     opening = keys[:-1] + (b", " if rest else b"")
     return TraceHeader(opening + b'"traceEvents": ', b"}")
@@ -137,10 +214,10 @@ def _metadata(values: Mapping[str, Any], ranks: tuple[int, ...], writers: int, l
 
 
 def _engine_of(labels: Iterable[str]) -> str | None:
-    for label in labels:
-        for engine, beginning in _ENGINE_LABELS:
-            if label.startswith(beginning):
-                return engine
+    begun = {label[:_LABEL_START] for label in labels}
+    for engine, beginnings in _ENGINE_LABELS:
+        if any(text.startswith(beginnings) for text in begun):
+            return engine
     return None
 
 

@@ -20,7 +20,10 @@ _TEXTS: dict[str, tuple[Level, str]] = {
     "control_character": ("info", "Raw control characters inside texts were read as they are."),
     "invalid_utf8": ("info", "Bytes that are not UTF-8 were replaced."),
     "unescaped_quote": ("warning", "Quotes inside texts were not escaped; the texts were mended."),
-    "trailing_comma": ("info", "Commas before a closing bracket were ignored."),
+    "lone_surrogate": ("info", "Escapes of half a character (lone surrogates) were replaced."),
+    "trailing_comma": ("info", "Commas with nothing after them were ignored."),
+    "missing_comma": ("info", "Commas between events were missing."),
+    "stray_text": ("warning", "Text between events, which belongs to none of them, was skipped."),
     "broken_syntax": (
         "warning",
         "Events with broken syntax were read field by field; fields that could not be read are missing.",

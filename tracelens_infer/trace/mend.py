@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tracelens_infer.trace.event import FIELD_INSIDE
+
 __all__ = ["MendedText", "mend_json"]
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
@@ -13,9 +15,18 @@ _NOT_A_NUMBER = re.compile(rb"[+-]?(?:nan|inf(?:inity)?)(?:\([a-z]*\))?", re.IGN
 _LITERALS = (b"true", b"false", b"null")
 _NEXT_KEY = re.compile(rb"\s*\"[^\"\\\n]{1,120}\"\s*:")
 _NEXT_VALUE = re.compile(rb"\s*(?:[\[{\"\]}]|-?\d|true|false|null)")
-_TEXT_PART = re.compile(rb"\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4})|[\\\"\x00-\x1f]")  # a valid escape, or damage
+# After a quote: what can only follow the end of a text, since a quote follows that is itself not escaped.
+_SURE_END = re.compile(rb"(?:\s*[}\]])*\s*,\s*(?:\{\s*)?\"[^\"\\\n]{1,120}\"\s*:|(?:\s*[}\]])+\s*\Z")
+_LOW_SURROGATE = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_LONE_SURROGATE = rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!" + _LOW_SURROGATE + rb")|" + _LOW_SURROGATE
+_PAIR = rb"\\u[dD][89abAB][0-9a-fA-F]{2}" + _LOW_SURROGATE
+_TEXT_PART = re.compile(
+    rb"(?P<valid>" + _PAIR + rb"|\\(?:[\"\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}))"
+    rb"|(?P<lone>" + _LONE_SURROGATE + rb")|[\\\"\x00-\x1f]"
+)  # a valid escape, or damage
 _CONTROL_ESCAPES = {0x0A: b"\\n", 0x0D: b"\\r", 0x09: b"\\t"}
 _MAX_QUOTES = 400  # candidates for one text's closing quote; a bound, so that hostile input stays linear
+_MAX_BACKSLASHES = 1 << 10  # before one quote; likewise
 
 
 class _HopelessError(Exception):
@@ -23,25 +34,28 @@ class _HopelessError(Exception):
 
 
 class MendedText:
-    """One JSON value read from the front of ``text``: its mended form, where it ended, and what was wrong with it."""
+    """One JSON value read from the front of a text: its mended form, where it ended, and what was wrong with it.
+
+    ``codes``: kind of damage -> where in the text it occurs first.
+    """
 
     __slots__ = ("codes", "end", "json")
 
-    def __init__(self, json: bytes, end: int, codes: set[str]) -> None:
+    def __init__(self, json: bytes, end: int, codes: dict[str, int]) -> None:
         self.json = json
         self.end = end
         self.codes = codes
 
 
 def mend_json(text: bytes) -> MendedText | None:
-    """What was the object at the front of ``text`` meant to be? None where nobody can tell.
+    """What was the value at the front of ``text`` meant to be? None where nobody can tell.
 
     Mends NaN and Infinity (to null), unescaped quotes, bad escapes, raw control characters, bytes that are not
     UTF-8 and trailing commas. Works on one event at a time: cost is linear in its length.
     """
     mender = _Mender(text)
     try:
-        end = mender.value(_skip(text, 0), closers=b"", is_key=False)
+        end = mender.value(_skip(text, 0), closer=b"", is_key=False)
     except (_HopelessError, RecursionError):
         return None
     return MendedText(b"".join(mender.out), end, mender.codes)
@@ -56,20 +70,23 @@ class _Mender:
     def __init__(self, text: bytes) -> None:
         self.text = text
         self.out: list[bytes] = []
-        self.codes: set[str] = set()
+        self.codes: dict[str, int] = {}
 
-    def value(self, at: int, closers: bytes, *, is_key: bool) -> int:
+    def value(self, at: int, closer: bytes, *, is_key: bool) -> int:
         """Copy one value from ``at`` on; returns where it ends."""
         first = self.text[at : at + 1]
+        if first == b'"':
+            return self._string(at, closer, is_key=is_key)
+        if is_key or not first:
+            raise _HopelessError
         if first == b"{":
             return self._container(at, b"}")
         if first == b"[":
             return self._container(at, b"]")
-        if first == b'"':
-            return self._string(at, closers, is_key=is_key)
-        if is_key or not first:
-            raise _HopelessError
         return self._word(at)
+
+    def _found(self, code: str, at: int) -> None:
+        self.codes.setdefault(code, at)
 
     def _container(self, at: int, closer: bytes) -> int:
         text, out = self.text, self.out
@@ -80,9 +97,9 @@ class _Mender:
             if not first:
                 if text[at : at + 1] != b",":
                     raise _HopelessError
-                at = _skip(text, at + 1)
+                comma, at = at, _skip(text, at + 1)
                 if text[at : at + 1] == closer:
-                    self.codes.add("trailing_comma")
+                    self._found("trailing_comma", comma)
                     break
                 out.append(b", ")
             first = False
@@ -107,23 +124,32 @@ class _Mender:
         if word.group() in _LITERALS:
             self.out.append(word.group())
         elif _NOT_A_NUMBER.fullmatch(word.group()):
-            self.codes.add("not_a_number")
+            self._found("not_a_number", at)
             self.out.append(b"null")
         else:
-            self.codes.add("wrong_type")
+            self._found("wrong_type", at)
             self.out.append(b"null")
         return word.end()
 
     def _string(self, at: int, closer: bytes, *, is_key: bool) -> int:
         text = self.text
-        quote = at
+        quote, unescaped = at, 0
         for _ in range(_MAX_QUOTES):
             quote = text.find(b'"', quote + 1)
             if quote < 0:
                 raise _HopelessError
-            if _is_escaped(text, quote, at) or not self._closes(quote, closer, is_key=is_key):
+            if _is_escaped(text, quote, at):
+                if is_key or not _SURE_END.match(text, quote + 1):
+                    continue
+                # a path that ends with a backslash, not an escaped quote
+                self.out.append(b'"' + self._clean(at + 1, quote) + b'"')
+                return quote + 1
+            if not self._closes(quote, closer, is_key=is_key):
+                unescaped = unescaped or quote
                 continue
-            self.out.append(b'"' + self._clean(text[at + 1 : quote]) + b'"')
+            if unescaped and FIELD_INSIDE.search(text, at + 1, quote):
+                raise _HopelessError  # the closing quote is missing: what follows are other fields
+            self.out.append(b'"' + self._clean(at + 1, quote) + b'"')
             return quote + 1
         raise _HopelessError
 
@@ -137,34 +163,43 @@ class _Mender:
             pattern = _NEXT_KEY if closer == b"}" else _NEXT_VALUE
             if pattern.match(self.text, after + 1):
                 return True
-            return self.text[_skip(self.text, after + 1) :][:1] == closer
+            after = _skip(self.text, after + 1)
+            following = self.text[after : after + 1]
         return following == closer
 
-    def _clean(self, content: bytes) -> bytes:
+    def _clean(self, begin: int, end: int) -> bytes:
+        content = self.text[begin:end]
         try:
             content.decode("utf-8")
-        except UnicodeDecodeError:
-            self.codes.add("invalid_utf8")
+        except UnicodeDecodeError as error:
+            self._found("invalid_utf8", begin + error.start)
             content = content.decode("utf-8", "replace").encode()
-        return _TEXT_PART.sub(self._escape, content)
 
-    def _escape(self, part: re.Match[bytes]) -> bytes:
-        byte = part.group()
-        if len(byte) > 1:
+        def escaped(part: re.Match[bytes]) -> bytes:
+            return self._escape(part, begin)
+
+        return _TEXT_PART.sub(escaped, content)
+
+    def _escape(self, part: re.Match[bytes], begin: int) -> bytes:
+        byte, at = part.group(), begin + part.start()
+        if part.lastgroup == "valid":
             return byte
+        if part.lastgroup == "lone":
+            self._found("lone_surrogate", at)
+            return b"\\ufffd"
         if byte == b"\\":
-            self.codes.add("bad_escape")
+            self._found("bad_escape", at)
             return b"\\\\"
         if byte == b'"':
-            self.codes.add("unescaped_quote")
+            self._found("unescaped_quote", at)
             return b'\\"'
-        self.codes.add("control_character")
+        self._found("control_character", at)
         return _CONTROL_ESCAPES.get(byte[0], b"\\u%04x" % byte[0])
 
 
 def _is_escaped(text: bytes, quote: int, start: int) -> bool:
     """An odd number of backslashes before a quote escapes it."""
     backslashes = 0
-    while quote - 1 - backslashes > start and text[quote - 1 - backslashes] == 0x5C:
+    while backslashes < min(quote - 1 - start, _MAX_BACKSLASHES) and text[quote - 1 - backslashes] == 0x5C:
         backslashes += 1
     return backslashes % 2 == 1

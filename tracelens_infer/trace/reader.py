@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,8 +11,10 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
+from tracelens_infer.errors import InputError, UnreadableTraceError
 from tracelens_infer.trace.columns import (
     MISSING,
+    BoolArray,
     EventColumns,
     Int64Array,
     Lane,
@@ -21,22 +24,31 @@ from tracelens_infer.trace.columns import (
     SliceTable,
     Trace,
 )
-from tracelens_infer.trace.event import BareEvent, ExactTimes, FullEvent, LinkedEvent, NamedEvent, exact_ns
-from tracelens_infer.trace.header import read_header
+from tracelens_infer.trace.event import (
+    LONGEST_US,
+    BareEvent,
+    ExactTimes,
+    FullEvent,
+    LinkedEvent,
+    NamedEvent,
+    exact_ns,
+)
+from tracelens_infer.trace.header import HeaderText, read_header
 from tracelens_infer.trace.losses import Losses
 from tracelens_infer.trace.repairs import repair
 from tracelens_infer.trace.salvage import Salvaged, salvage_slice
 from tracelens_infer.trace.slices import EventSlice, Slicer
-from tracelens_infer.trace.source import CHUNK_BYTES, DEFAULT_MAX_BYTES, iter_chunks
+from tracelens_infer.trace.source import DEFAULT_MAX_BYTES, file_stamp, iter_chunks
 
 __all__ = ["Progress", "SliceEvents", "event_names", "iter_slice_events", "read_trace"]
 
-_EXACT_LIMIT_US = 8.8e12
-"""Below it a double times 1000, rounded, is the exact nanosecond; absolute timestamps (1.7e15 us) lie beyond."""
-_LONGEST_US = 9.2e15  # int64 nanoseconds end here
+_EXACT_LIMIT_US = 2**43
+"""Below it a double tells the nanosecond; absolute timestamps (1.7e15 us) lie beyond."""
+_EVENTLESS_BYTES = 64 << 20  # JSON without an event in this many bytes is no trace
+_NO_EVENTS = ("unreadable_event", "not_an_event", "stray_text", "truncated", "missing_bracket")
 
 _LINK_ROLES = frozenset({Role.LAUNCH, Role.DEVICE, Role.FLOW_START, Role.FLOW_END})
-_FLOW_ROLES = np.array([int(Role.FLOW_START), int(Role.FLOW_END)], dtype=np.int8)
+_FLOW_ROLES = (Role.FLOW_START, Role.FLOW_END)
 _OLD_HOST_OP = "Operator"  # 2021's Kineto puts ProfilerStep#N under this category
 _OLD_LABEL = "ProfilerStep"
 
@@ -57,21 +69,30 @@ def read_trace(
     of uncompressed bytes read so far. Damage is repaired where that is
     possible and told in the trace's notes. Raises UnreadableTraceError (no trace in it) and DecompressionLimitError.
     """
+    name = name or str(path)
     losses = Losses()
     reader = _Reader(losses)
-    chunks = _Counted(iter_chunks(path, losses, max_bytes), progress)
-    slicer = Slicer(iter(chunks), name or str(path), losses, reader.decode)
+    stamp = file_stamp(path, name)
+    chunks = _Counted(iter_chunks(path, losses, max_bytes, name=name), progress)
+    slicer = Slicer(iter(chunks), name, losses, reader.decode)
     for event_slice in slicer.slices():
-        list_end = reader.add(event_slice)
-        if list_end is not None:
-            slicer.close_list(list_end)
+        saved = reader.add(event_slice)
+        if saved is not None:
+            slicer.used(saved.end, closed=saved.closed)
+        if not reader.rows and event_slice.offset > _EVENTLESS_BYTES:
+            raise _no_events(name)
+    if not reader.rows and any(code in losses for code in _NO_EVENTS):
+        raise _no_events(name)
     columns, lanes, slices = reader.finish()
     header, metadata, header_notes = read_header(
-        slicer.prefix, slicer.suffix, reader.foreign_headers, reader.labels.values(), losses
+        HeaderText(slicer.prefix, tuple(slicer.suffixes), slicer.prefix_offset, slicer.suffix_offset),
+        reader.foreign_headers,
+        reader.labels.values(),
+        losses,
     )
     trace = Trace(
         path=path,
-        name=name or str(path),
+        name=name,
         columns=columns,
         lanes=lanes,
         slices=slices,
@@ -80,8 +101,17 @@ def read_trace(
         metadata=metadata,
         size_bytes=chunks.total,
         metadata_texts=tuple(reader.metadata_texts),
+        stamp=stamp,
     )
     return repair(trace, (*losses.notes(), *header_notes))
+
+
+def _no_events(name: str) -> UnreadableTraceError:
+    return UnreadableTraceError(
+        name,
+        "It holds a list, but no event of a trace can be read from it.",
+        "Name a trace that torch.profiler (or an engine's /stop_profile) wrote.",
+    )
 
 
 class _Counted:
@@ -103,8 +133,17 @@ class _Counted:
 class _LaneCodes(dict[tuple[Any, ...], int]):
     """(ph, cat, pid, tid) -> lane number; unseen lanes get the next one."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.lanes: list[Lane] = []
+        self.roles: list[Role] = []
+
     def __missing__(self, track: tuple[Any, ...]) -> int:
-        number = self[track] = len(self)
+        phase, category, process, thread = track
+        lane = Lane(phase, category or "", process, thread)
+        number = self[track] = len(self.lanes)
+        self.lanes.append(lane)
+        self.roles.append(lane.role)
         return number
 
 
@@ -127,70 +166,78 @@ class _Reader:
         self.labels: dict[int, str] = {}
         self.metadata_texts: dict[bytes, None] = {}
         self.foreign_headers: list[bytes] = []
+        self.rows = 0
         self._losses = losses
-        self._lane_codes = _LaneCodes()
-        self._roles: list[Role] = []
-        self._old_host_ops: list[bool] = []
+        self._codes = _LaneCodes()
         self._decoders = {needs: msgspec.json.Decoder(list[shape]) for needs, shape in _SHAPES.items()}  # type: ignore[valid-type]
         self._needs = (True, True)  # names, links
         self._decoded: Sequence[Any] = ()
-        self._rows = 0
         self._starts, self._durations = _GrowingColumn(np.int64), _GrowingColumn(np.int64)
         self._lanes, self._links = _GrowingColumn(np.int32), _GrowingColumn(np.int64)
-        self._slices: list[tuple[int, int, int, bool]] = []
+        self._slices: list[tuple[int, int, int, bool, bool, bool]] = []
 
     def decode(self, text: bytearray) -> None:
         """Decode a bracketed list and keep the result for the next call of :meth:`add`."""
         self._decoded = ()  # freed before the new list is made, not after
         self._decoded = self._decoders[self._needs].decode(text)
 
-    def add(self, event_slice: EventSlice) -> int | None:
-        """Append a slice's events; returns where in it the event list closed, if only the salvager could tell."""
-        list_end = None
-        sound = event_slice.sound
-        if sound:
-            try:
-                self._append(event_slice)
-            except (OverflowError, ValueError, TypeError):
-                sound = False  # well-formed JSON whose numbers do not fit the columns: sorted out one by one
+    def add(self, event_slice: EventSlice) -> Salvaged | None:
+        """Append a slice's events; returns how far the salvager came if it had to be asked."""
+        saved = None
+        first_row = self.rows
+        try:
+            sound = event_slice.sound and self._append(event_slice)
+        except (OverflowError, ValueError, TypeError, RecursionError):
+            sound = False  # well-formed JSON whose numbers do not fit the columns: sorted out one by one
         if not sound:
-            saved = salvage_slice(event_slice.text, event_slice.offset, self._losses, at_end=event_slice.at_end)
+            saved = salvage_slice(
+                event_slice.text,
+                event_slice.offset,
+                self._losses,
+                at_end=event_slice.at_end,
+                forced=event_slice.forced,
+            )
+            if not saved.end:
+                return saved  # an event longer than the slice
             self.foreign_headers += saved.headers
-            list_end = saved.list_end
             mended = bytearray(b"[%b]" % b",".join(saved.events))
             self.decode(mended)
-            self._append(EventSlice(mended, len(mended) - 2, event_slice.offset, True, event_slice.at_end))
-        self._slices.append((event_slice.offset, event_slice.length, self._rows - len(self._decoded), not sound))
+            self._append(replace(event_slice, buffer=mended, length=len(mended) - 2))
         self._decoded = ()
-        return list_end
+        self._slices.append(
+            (event_slice.offset, event_slice.length, first_row, not sound, event_slice.at_end, event_slice.forced)
+        )
+        return saved
 
     def finish(self) -> tuple[EventColumns, LaneTable, SliceTable]:
         """The columns of every slice added."""
         columns = EventColumns(
             self._starts.trimmed(), self._durations.trimmed(), self._lanes.trimmed(), self._links.trimmed()
         )
-        offsets, lengths, rows, salvaged = zip(*self._slices, strict=True) if self._slices else ((), (), (), ())
+        parts = zip(*self._slices, strict=True) if self._slices else ((),) * 6
+        offsets, lengths, rows, salvaged, at_end, forced = parts
         slices = SliceTable(
             np.array(offsets, dtype=np.int64),
             np.array(lengths, dtype=np.int64),
-            np.array([*rows, self._rows], dtype=np.int64),
+            np.array([*rows, self.rows], dtype=np.int64),
             np.array(salvaged, dtype=np.bool_),
+            np.array(at_end, dtype=np.bool_),
+            np.array(forced, dtype=np.bool_),
         )
-        table = LaneTable(Lane(phase, category or "", pid, tid) for phase, category, pid, tid in self._lane_codes)
-        return columns, table, slices
+        return columns, LaneTable(self._codes.lanes), slices
 
-    def _append(self, event_slice: EventSlice) -> None:
-        """Turn the decoded events into columns. Nothing is kept if that fails."""
+    def _append(self, event_slice: EventSlice) -> bool:
+        """Turn the decoded events into columns. Raises ValueError and keeps nothing if they do not fit."""
         events = self._decoded
         count = len(events)
-        lane = np.fromiter(map(self._lane_codes.__getitem__, map(_track, events)), dtype=np.int32, count=count)
-        for track in list(self._lane_codes)[len(self._roles) :]:
-            self._roles.append(Lane(track[0], track[1] or "", track[2], track[3]).role)
-            self._old_host_ops.append(track[1] == _OLD_HOST_OP)
-        used = np.flatnonzero(np.bincount(lane, minlength=len(self._roles)))
+        lane = np.fromiter(map(self._codes.__getitem__, map(_track, events)), dtype=np.int32, count=count)
+        lanes, roles = self._codes.lanes, self._codes.roles
+        used = np.flatnonzero(np.bincount(lane, minlength=len(lanes))).tolist()
+        if not all(lanes[code].phase for code in used):
+            raise ValueError("an object that is no event")
         needs = (
-            any(self._roles[code] is Role.ANNOTATION or self._old_host_ops[code] for code in used),
-            any(self._roles[code] in _LINK_ROLES for code in used),
+            any(roles[code] is Role.ANNOTATION or lanes[code].category == _OLD_HOST_OP for code in used),
+            any(roles[code] in _LINK_ROLES for code in used),
         )
         decoded_with, self._needs = self._needs, needs
         if needs[0] > decoded_with[0] or needs[1] > decoded_with[1]:
@@ -198,58 +245,60 @@ class _Reader:
             events = self._decoded
         start = self._start_ns(events, event_slice)
         duration = _microseconds(np.fromiter(map(_dur, events), dtype=np.float64, count=count))
-        link = self._links_of(events, lane) if needs[1] else np.full(count, MISSING, dtype=np.int64)
+        # Only complete events last; where one does not say how long, that is a loss.
+        complete = self._mask([code for code in used if lanes[code].phase == "X"])[lane]
+        duration[(duration == MISSING) & ~complete] = 0
+        link = self._links_of(events, lane, used) if needs[1] else np.full(count, MISSING, dtype=np.int64)
         if needs[0]:
-            self._keep_labels(events, lane)
-        if any(self._roles[code] is Role.METADATA for code in used):
-            self._keep_metadata(event_slice, lane)
+            self._keep_labels(events, lane, used)
+        metadata = [code for code in used if roles[code] is Role.METADATA]
+        if metadata:
+            raws = msgspec.json.decode(b"[%b]" % event_slice.text, type=list[msgspec.Raw])
+            for row in np.flatnonzero(self._mask(metadata)[lane]).tolist():
+                self.metadata_texts[bytes(raws[row])] = None
         self._starts.append(start)
-        self._durations.append(self._default_durations(duration, lane))
+        self._durations.append(duration)
         self._lanes.append(lane)
         self._links.append(link)
-        self._rows += count
+        self.rows += count
+        return True
+
+    def _mask(self, codes: list[int]) -> BoolArray:
+        """A flag for each lane number."""
+        mask = np.zeros(len(self._codes.lanes), dtype=np.bool_)
+        mask[codes] = True
+        return mask
 
     def _start_ns(self, events: Sequence[Any], event_slice: EventSlice) -> Int64Array:
         microseconds = np.fromiter(map(_ts, events), dtype=np.float64, count=len(events))
-        size = np.abs(microseconds)
-        if not (size >= _EXACT_LIMIT_US).any():
+        if not (np.abs(microseconds) >= _EXACT_LIMIT_US).any():
             return _microseconds(microseconds)
-        beyond = int((size > _LONGEST_US).sum())
-        if beyond:
-            self._losses.add("number_out_of_range", event_slice.offset, beyond)
+        _refuse_beyond_limit(microseconds)
         times = msgspec.json.decode(b"[%b]" % event_slice.text, type=list[ExactTimes])
         exact = (exact_ns(bytes(event.ts)) for event in times)
         return np.fromiter((MISSING if ns is None else ns for ns in exact), dtype=np.int64, count=len(events))
 
-    def _keep_metadata(self, event_slice: EventSlice, lane: np.ndarray[Any, Any]) -> None:
-        raws = msgspec.json.decode(b"[%b]" % event_slice.text, type=list[msgspec.Raw])
-        metadata = np.array([role is Role.METADATA for role in self._roles], dtype=np.bool_)
-        for row in np.flatnonzero(metadata[lane]).tolist():
-            self.metadata_texts[bytes(raws[row])] = None
-
-    def _default_durations(self, duration: Int64Array, lane: np.ndarray[Any, Any]) -> Int64Array:
-        """Only complete events last; where one does not say how long, that is a loss."""
-        complete = np.array([track[0] == "X" for track in self._lane_codes], dtype=np.bool_)[lane]
-        duration[(duration == MISSING) & ~complete] = 0
-        return duration
-
-    def _links_of(self, events: Sequence[Any], lane: np.ndarray[Any, Any]) -> Int64Array:
+    def _links_of(self, events: Sequence[Any], lane: np.ndarray[Any, Any], used: list[int]) -> Int64Array:
         link = np.fromiter(map(_correlation, events), dtype=np.int64, count=len(events))
-        flows = np.flatnonzero(np.isin(np.array(self._roles, dtype=np.int8), _FLOW_ROLES)[lane])
-        if len(flows):
+        flow_lanes = [code for code in used if self._codes.roles[code] in _FLOW_ROLES]
+        if flow_lanes:
+            flows = np.flatnonzero(self._mask(flow_lanes)[lane])
             ids = [events[row].id for row in flows.tolist()]
-            plain = all(type(flow_id) is int for flow_id in ids)
-            link[flows] = ids if plain else [_flow_id(flow_id) for flow_id in ids]
+            try:
+                link[flows] = ids if all(type(flow_id) is int for flow_id in ids) else list(map(_flow_id, ids))
+            except OverflowError:
+                link[flows] = list(map(_flow_id, ids))
         return link
 
-    def _keep_labels(self, events: Sequence[Any], lane: np.ndarray[Any, Any]) -> None:
-        marks = np.array([role is Role.ANNOTATION for role in self._roles], dtype=np.bool_) | np.array(
-            self._old_host_ops
-        )
+    def _keep_labels(self, events: Sequence[Any], lane: np.ndarray[Any, Any], used: list[int]) -> None:
+        lanes, roles = self._codes.lanes, self._codes.roles
+        old = [code for code in used if lanes[code].category == _OLD_HOST_OP]
+        marks = self._mask(old + [code for code in used if roles[code] is Role.ANNOTATION])
+        only_steps = self._mask(old)
         for row in np.flatnonzero(marks[lane]).tolist():
             label = events[row].name
-            if not self._old_host_ops[lane[row]] or label.startswith(_OLD_LABEL):
-                self.labels[self._rows + row] = label
+            if not only_steps[lane[row]] or label.startswith(_OLD_LABEL):
+                self.labels[self.rows + row] = label
 
 
 class _GrowingColumn:
@@ -272,25 +321,44 @@ class _GrowingColumn:
         return self._values
 
 
+def _refuse_beyond_limit(microseconds: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+    if (np.abs(microseconds) > LONGEST_US).any():
+        raise ValueError("a time beyond 64 bits")
+
+
 def _microseconds(values: np.ndarray[Any, np.dtype[np.float64]]) -> Int64Array:
-    """Microseconds as int64 nanoseconds; NaN and what does not fit as MISSING."""
-    good = np.abs(values) <= _LONGEST_US
-    if good.all():
-        exact: Int64Array = np.rint(values * 1000).astype(np.int64)
-        return exact
-    nanoseconds = np.full(len(values), MISSING, dtype=np.int64)
-    nanoseconds[good] = np.rint(values[good] * 1000)
+    """Microseconds as int64 nanoseconds, NaN as MISSING. Exact: whole microseconds and the rest are rounded apart.
+
+    Multiplying at once would be off by one for some values from 4.4e12 on.
+    """
+    _refuse_beyond_limit(values)
+    missing = np.isnan(values)
+    if missing.any():
+        values[missing] = 0.0
+    whole = np.rint(values)
+    values -= whole
+    values *= 1000
+    nanoseconds: Int64Array = whole.astype(np.int64)
+    nanoseconds *= 1000
+    nanoseconds += np.rint(values, out=values).astype(np.int64)
+    nanoseconds[missing] = MISSING
     return nanoseconds
 
 
 def _flow_id(value: float | str | None) -> int:
-    """Flow ids are numbers, or texts such as "0x1f"; other texts are numbered by their bytes."""
+    """Flow ids are numbers, or texts such as "0x1f"; other texts get a number by which they are told apart."""
+    if value is None:
+        return MISSING
     if isinstance(value, str):
         try:
-            return int(value, 0)
+            number = int(value, 0)
         except ValueError:
-            return int.from_bytes(value.encode()[:7], "big")
-    return MISSING if value is None else int(value)
+            from hashlib import blake2b  # loads OpenSSL: 4 MB
+
+            number = int.from_bytes(blake2b(value.encode(), digest_size=8).digest())
+    else:
+        number = int(value)
+    return (number + 2**63) % 2**64 - 2**63  # ids beyond int64 are none the less ids
 
 
 # -- second pass -------------------------------------------------------------------------------------------------
@@ -324,20 +392,42 @@ class SliceEvents:
 
 
 def iter_slice_events(trace: Trace, wanted: Callable[[int], bool]) -> Iterator[SliceEvents]:
-    """The bytes of the events of every slice for which ``wanted(slice number)`` holds; reads the file again."""
+    """The bytes of the events of every slice for which ``wanted(slice number)`` holds; reads the file again.
+
+    Raises InputError where the file is not the one that was read any more.
+    """
     table = trace.slices
     numbers = [number for number in range(len(table)) if wanted(number)]
     if not numbers:
         return
+    if trace.stamp is not None and file_stamp(trace.path, trace.name) != trace.stamp:
+        raise _changed(trace)
+    number = -1
     for number, text in zip(numbers, _slice_texts(trace, numbers), strict=False):
         first_row = int(table.first_row[number])
-        if table.salvaged[number]:
-            at_end = int(table.offset[number]) + len(text) >= trace.size_bytes
-            saved: Salvaged = salvage_slice(text, int(table.offset[number]), Losses(), at_end=at_end)
-            originals = {first_row + index: text for index, text in saved.originals.items()}
-            yield SliceEvents(number, first_row, saved.events, originals)
-        else:
-            yield SliceEvents(number, first_row, msgspec.json.decode(b"[%b]" % text, type=list[msgspec.Raw]), {})
+        events = _slice_events(trace, number, first_row, text)
+        if len(events) != int(table.first_row[number + 1]) - first_row:
+            raise _changed(trace)
+        yield events
+    if number != numbers[-1]:
+        raise _changed(trace)
+
+
+def _slice_events(trace: Trace, number: int, first_row: int, text: bytes) -> SliceEvents:
+    table = trace.slices
+    if table.salvaged[number]:
+        at_end, forced = bool(table.at_end[number]), bool(table.forced[number])
+        saved = salvage_slice(text, int(table.offset[number]), Losses(), at_end=at_end, forced=forced)
+        originals = {first_row + index: original for index, original in saved.originals.items()}
+        return SliceEvents(number, first_row, saved.events, originals)
+    try:
+        return SliceEvents(number, first_row, msgspec.json.decode(b"[%b]" % text, type=list[msgspec.Raw]), {})
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _changed(trace) from error
+
+
+def _changed(trace: Trace) -> InputError:
+    return InputError(trace.name, "The file changed while it was read.", "Wait until it is written, and run again.")
 
 
 def _slice_texts(trace: Trace, numbers: list[int]) -> Iterator[bytes]:
@@ -347,7 +437,7 @@ def _slice_texts(trace: Trace, numbers: list[int]) -> Iterator[bytes]:
     number = next(pending)
     position = 0
     held = bytearray()
-    for chunk in iter_chunks(trace.path, Losses(), max(trace.size_bytes, CHUNK_BYTES)):
+    for chunk in iter_chunks(trace.path, Losses(), name=trace.name, max_bytes=None):
         if not held and position + len(chunk) <= table.offset[number]:
             position += len(chunk)
             continue
@@ -368,11 +458,14 @@ def _slice_texts(trace: Trace, numbers: list[int]) -> Iterator[bytes]:
 
 
 def event_names(trace: Trace, rows: RowArray) -> dict[int, str]:
-    """What are these events called? Row -> name; reads only the slices that hold them."""
+    """What are these events called? Row -> name, empty where it is no text; reads only the slices that hold them."""
     wanted = np.sort(rows)
     bounds = np.searchsorted(wanted, trace.slices.first_row)
     names: dict[int, str] = {}
     for part in iter_slice_events(trace, lambda number: bool(bounds[number + 1] > bounds[number])):
         for row in part.among(wanted):
-            names[row] = msgspec.json.decode(part.text(row), type=NamedEvent).name
+            try:
+                names[row] = msgspec.json.decode(part.text(row), type=NamedEvent).name
+            except msgspec.ValidationError:
+                names[row] = ""
     return names

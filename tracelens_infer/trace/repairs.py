@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from tracelens_infer.notes import Note
-from tracelens_infer.trace.columns import MISSING, ClippedDuration, EventColumns, Int64Array, Role, RowArray, Trace
+from tracelens_infer.trace.columns import (
+    MISSING,
+    BoolArray,
+    ClippedDuration,
+    EventColumns,
+    Int64Array,
+    Role,
+    RowArray,
+    Trace,
+)
 
 __all__ = ["OVERLONG_FACTOR", "repair"]
 
@@ -40,7 +49,7 @@ _Step = Callable[[Trace], tuple[Trace, list[Note]]]
 
 
 def _extent_ns(trace: Trace) -> tuple[int, int]:
-    """When the first event starts and the last one ends, found block by block: copies of whole columns would be large."""
+    """When the first event starts and the last one ends, block by block: copies of whole columns would be large."""
     columns = trace.columns
     counts = (trace.lanes.roles != Role.METADATA)[columns.lane]
     counts[trace.dropped] = False
@@ -58,12 +67,15 @@ def _extent_ns(trace: Trace) -> tuple[int, int]:
 
 def _pair_begin_and_end(trace: Trace) -> tuple[Trace, list[Note]]:
     """A "B" event lasts until the "E" event that closes it on the same track: the next one at the same depth."""
-    begins, ends = trace.rows(Role.BEGIN), trace.rows(Role.END)
-    if not len(begins) and not len(ends):
-        return trace, []
     columns = trace.columns
+    begins, ends = _rows_of_phase(trace, "B"), _rows_of_phase(trace, "E")
+    count = len(begins) + len(ends)
+    if not count:
+        return trace, []
     rows = np.concatenate([begins, ends])
     opens = np.concatenate([np.ones(len(begins), np.int64), -np.ones(len(ends), np.int64)])
+    timed = columns.start_ns[rows] != MISSING
+    rows, opens = rows[timed], opens[timed]
     track = trace.lanes.track_codes()[columns.lane[rows]]
     order = np.lexsort((rows, columns.start_ns[rows], track))
     rows, opens, track = rows[order], opens[order], track[order]
@@ -74,17 +86,24 @@ def _pair_begin_and_end(trace: Trace) -> tuple[Trace, list[Note]]:
     begin, end = rows[paired], rows[paired + 1]
     duration = columns.duration_ns.copy()
     duration[begin] = columns.start_ns[end] - columns.start_ns[begin]
-    lost = len(begins) + len(ends) - 2 * len(paired)
     notes = []
-    if lost:
+    if count > 2 * len(paired):
         text = "Begin and end events without their counterpart last no time."
-        notes.append(Note("warning", "unpaired_begin_end", text, lost))
+        notes.append(Note("warning", "unpaired_begin_end", text, count - 2 * len(paired)))
     partners = dict(zip(begin.tolist(), end.tolist(), strict=True))
     return replace(trace, columns=replace(columns, duration_ns=duration), partners=partners), notes
 
 
+def _rows_of_phase(trace: Trace, phase: str) -> RowArray:
+    lanes = np.array([lane.phase == phase for lane in trace.lanes.lanes], dtype=np.bool_)
+    return np.flatnonzero(lanes[trace.columns.lane]) if lanes.any() else np.zeros(0, dtype=np.intp)
+
+
 def _drop_duplicates(trace: Trace) -> tuple[Trace, list[Note]]:
-    """Events that stand twice in the file, to the letter, count once. Metadata may repeat: profilers write it twice."""
+    """Events that stand twice in the file, to the letter, count once. Metadata may repeat: profilers write it twice.
+
+    Two end events may well be equal, when nested frames end at once: they are duplicates only with their begin events.
+    """
     columns = trace.columns
     key = _row_hash(columns)
     # Sorting the hashes alone is several times faster than sorting rows; most traces end here.
@@ -95,14 +114,15 @@ def _drop_duplicates(trace: Trace) -> tuple[Trace, list[Note]]:
     candidates = np.flatnonzero(np.isin(key, twice) & (trace.lanes.roles != Role.METADATA)[columns.lane])
     if not len(candidates):
         return trace, []
-    duplicates = _equal_texts(trace, candidates)
+    duplicates = _equal_events(trace, candidates)
     if not len(duplicates):
         return trace, []
-    labels = {row: label for row, label in trace.labels.items() if row not in set(duplicates.tolist())}
+    dropped = set(duplicates.tolist())
+    labels = {row: label for row, label in trace.labels.items() if row not in dropped}
+    partners = {begin: end for begin, end in trace.partners.items() if begin not in dropped}
     text = "Events that stand in the file twice were dropped."
-    return replace(trace, dropped=duplicates, labels=labels), [
-        Note("warning", "exact_duplicates", text, len(duplicates))
-    ]
+    note = Note("warning", "exact_duplicates", text, len(duplicates))
+    return replace(trace, dropped=duplicates, labels=labels, partners=partners), [note]
 
 
 def _row_hash(columns: EventColumns) -> Any:  # noqa: ANN401 - uint64
@@ -114,21 +134,37 @@ def _row_hash(columns: EventColumns) -> Any:  # noqa: ANN401 - uint64
     return key
 
 
-def _equal_texts(trace: Trace, candidates: RowArray) -> RowArray:
-    """Rows whose text stood earlier in the file already."""
+def _equal_events(trace: Trace, candidates: RowArray) -> RowArray:
+    """Rows of events that stood earlier in the file already."""
+    lanes = trace.lanes.lanes
+    one_of_two = np.array([lane.phase in ("B", "E") for lane in lanes], dtype=np.bool_)[trace.columns.lane[candidates]]
+    digests = _digests(trace, candidates)
+    seen: set[bytes] = set()
+    duplicates = []
+    for row, is_half in zip(candidates.tolist(), one_of_two.tolist(), strict=True):
+        end = trace.partners.get(row) if is_half else None
+        if is_half and end not in digests:
+            continue  # an end event, or one that was not paired
+        digest = digests[row] if end is None else digests[row] + digests[end]
+        if digest in seen:
+            duplicates += [row] if end is None else [row, end]
+        seen.add(digest)
+    return np.array(sorted(duplicates), dtype=np.intp)
+
+
+def _digests(trace: Trace, rows: RowArray) -> dict[int, bytes]:
+    """Row -> a hash of its text: the texts themselves would hold a whole file that stands there twice."""
+    from hashlib import blake2b
+
     from tracelens_infer.trace.reader import iter_slice_events
 
     bounds = trace.slices.first_row
-    holds = np.searchsorted(candidates, bounds[1:]) > np.searchsorted(candidates, bounds[:-1])
-    seen: set[bytes] = set()
-    duplicates = []
-    for part in iter_slice_events(trace, lambda number: bool(holds[number])):
-        for row in part.among(candidates):
-            text = part.text(row)
-            if text in seen:
-                duplicates.append(row)
-            seen.add(text)
-    return np.array(duplicates, dtype=np.intp)
+    holds = np.searchsorted(rows, bounds[1:]) > np.searchsorted(rows, bounds[:-1])
+    return {
+        row: blake2b(part.text(row), digest_size=16).digest()
+        for part in iter_slice_events(trace, lambda number: bool(holds[number]))
+        for row in part.among(rows)
+    }
 
 
 def _clamp_negative(trace: Trace) -> tuple[Trace, list[Note]]:
@@ -139,9 +175,10 @@ def _clamp_negative(trace: Trace) -> tuple[Trace, list[Note]]:
         return trace, []
     clamped = duration.copy()
     clamped[negative] = 0
+    trace = replace(trace, columns=replace(trace.columns, duration_ns=clamped))
+    counted = len(negative) - int(np.isin(negative, trace.dropped).sum())
     text = "Negative durations were read as 0."
-    note = Note("warning", "negative_durations", text, len(negative))
-    return replace(trace, columns=replace(trace.columns, duration_ns=clamped)), [note]
+    return trace, [Note("warning", "negative_durations", text, counted)] if counted else []
 
 
 def _count_zero(trace: Trace) -> tuple[Trace, list[Note]]:
@@ -166,15 +203,19 @@ def _clip_overlong(trace: Trace) -> tuple[Trace, list[Note]]:
     order = order[np.argsort(track[order], kind="stable")]
     rows, track = rows[order], track[order]
     start, duration = columns.start_ns[rows], np.maximum(columns.duration_ns[rows], 0)
-    median = _median_by_group(track, duration)
+    limit = OVERLONG_FACTOR * np.maximum(_median_by_group(track, duration), 1)
+    suspect = duration > limit
     followed = np.append(track[1:] == track[:-1], False)
-    next_start, next_end = np.roll(start, -1), np.roll(start + duration, -1)
-    overlong = followed & (duration > OVERLONG_FACTOR * np.maximum(median, 1)) & (start + duration > next_end)
+    next_start = np.roll(start, -1)
+    # Past the end of the next event that is none of the suspects: two of them may follow each other.
+    sound_end = _next_of_group(track, start + duration, ~suspect)
+    overlong = suspect & followed & (start + duration > sound_end)
     if not overlong.any():
         return trace, []
     clipped = columns.duration_ns.copy()
     clipped[rows[overlong]] = (next_start - start)[overlong]
-    before, after = int(duration.sum()), int(duration.sum() - duration[overlong].sum() + clipped[rows[overlong]].sum())
+    before = sum(duration.tolist())  # of Python's integers: impossible durations may well add up to more than 64 bits
+    after = before - sum(duration[overlong].tolist()) + sum(clipped[rows[overlong]].tolist())
     text = (
         "Impossible device durations were clipped to the start of the next event on their stream; "
         f"device time {before / 1e6:,.3f} ms as recorded, {after / 1e6:,.3f} ms clipped."
@@ -185,18 +226,32 @@ def _clip_overlong(trace: Trace) -> tuple[Trace, list[Note]]:
 
 
 def _median_by_group(group: Int64Array, values: Int64Array) -> Int64Array:
-    """The median of each row's group; ``group`` is sorted."""
+    """The median of the positive values of each row's group, 0 where there are none; ``group`` is sorted."""
     order = np.lexsort((values, group))
     first = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
     size = np.diff(np.append(first, len(group)))
-    medians = values[order][first + size // 2]
+    positive = np.add.reduceat((values > 0).astype(np.int64), first)
+    middle = first + size - positive + positive // 2
+    medians = np.where(positive > 0, values[order][np.minimum(middle, first + size - 1)], 0)
     return np.repeat(medians, size)
+
+
+def _next_of_group(group: Int64Array, values: Int64Array, counts: BoolArray) -> Int64Array:
+    """The value of the next row of the same group that ``counts``; the largest number where none follows."""
+    rows = np.arange(len(group))
+    following = np.minimum.accumulate(np.where(counts, rows, len(rows))[::-1])[::-1]
+    following = np.append(following[1:], len(rows))
+    inside = np.minimum(following, len(rows) - 1)
+    found = (following < len(rows)) & (group[inside] == group)
+    return np.where(found, values[inside], np.iinfo(np.int64).max)
 
 
 def _count_missing(trace: Trace) -> tuple[Trace, list[Note]]:
     """Complete events without a duration last no time; a step's end is then taken from what it ran."""
-    missing = np.count_nonzero(trace.columns.duration_ns == MISSING)
-    if not missing:
+    missing = trace.columns.duration_ns == MISSING
+    missing[trace.dropped] = False
+    count = int(np.count_nonzero(missing))
+    if not count:
         return trace, []
     text = "Events without a duration: their end is not known."
-    return trace, [Note("warning", "missing_durations", text, int(missing))]
+    return trace, [Note("warning", "missing_durations", text, count)]

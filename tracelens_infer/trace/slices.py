@@ -9,37 +9,42 @@ from dataclasses import dataclass
 import msgspec
 
 from tracelens_infer.errors import UnreadableTraceError
+from tracelens_infer.trace.event import EVENT_BOUNDARY, EVENT_LIST, EVENT_START
 from tracelens_infer.trace.losses import Losses
-from tracelens_infer.trace.salvage import EVENT_BOUNDARY, EVENT_LIST
 
 __all__ = ["EventSlice", "Slicer"]
 
 _KINETO_BOUNDARY = b"\n  },\n  {"
-_BARE_LIST = re.compile(rb"\s*\[\s*(?=[{\]]|$)")
+_ANY_BOUNDARY = re.compile(rb"\}\s*(,)\s*(?=\{\s*\")")  # where no event begins with a key that is known
+_BARE_LIST = re.compile(rb"\s*\[")
+_FIRST_ENTRY = re.compile(rb"\s*([^\s])")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
-_AFTER_LIST = re.compile(rb"\s*(?:,|\}|$)")
+_AFTER_LIST = re.compile(rb"\s*(?:,\s*\"|,?\s*\}|,?\s*\Z|\x00)")  # zeros: padding
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CUT_SEARCH_BYTES = 64 << 10  # how far from a chunk's end the last boundary is looked for before all of it is
 _BACKOFF_BYTES = (0, 4 << 10, 64 << 10, 1 << 20)
 """How far before a cut that proved wrong the next one is looked for. A bound on the tries, or damage that fails every
 one would make reading quadratic; growing, since one event's arguments may hold a long list of objects."""
 _MAX_HEADER_BYTES = 64 << 20  # the largest real one is 200 kB
-_MAX_EVENT_BYTES = 64 << 20  # the largest real one is 1 MB (a 300 MB trace of Triton source comments)
+_MAX_EVENT_BYTES = 16 << 20  # the largest real one is 1 MB (a 300 MB trace of Triton source comments)
+_OVERLAP_BYTES = 256  # of a key that a chunk's end cuts
 
 
 @dataclass(frozen=True, slots=True)
 class EventSlice:
     """Some consecutive events: ``length`` bytes from the second one of ``buffer`` on, with commas between.
 
-    ``offset`` is where they begin in the uncompressed input. ``sound`` says that they decode as they stand. The buffer
-    is the slicer's own: what is kept of it must be copied.
+    ``offset`` is where they begin in the uncompressed input. ``sound`` says that they decode as they stand, ``at_end``
+    that the input ends with them, ``forced`` that they go on for longer than any event does, and have to be given up.
+    The buffer is the slicer's own: what is kept of it must be copied.
     """
 
     buffer: bytearray
     length: int
     offset: int
     sound: bool
-    at_end: bool
+    at_end: bool = False
+    forced: bool = False
 
     @property
     def text(self) -> bytes:
@@ -50,64 +55,83 @@ class EventSlice:
 class Slicer:
     """Cuts a stream of chunks. ``decodes`` is asked to decode a list, and raises what msgspec raises.
 
-    After :meth:`slices` is exhausted, ``prefix`` and ``suffix`` hold what stands around the events.
+    After :meth:`slices` is exhausted, ``prefix`` holds what stands before the events, ``suffixes`` what follows each
+    event list (a sound trace has one), and ``prefix_offset`` and ``suffix_offset`` where they begin.
     """
 
     def __init__(
         self, chunks: Iterator[bytes], name: str, losses: Losses, decodes: Callable[[bytearray], None]
     ) -> None:
         self.prefix = b""
-        self.suffix = b""
-        self.extra_lists = 0
+        self.prefix_offset = 0
+        self.suffixes: list[bytes] = []
+        self.suffix_offset = 0
         self._chunks = chunks
         self._name = name
         self._losses = losses
         self._decodes = decodes
         self._offset = 0  # of the first byte in the buffer
-        self._closed_at: int | None = None  # set by the reader while it holds a slice
+        self._used: tuple[int, bool] | None = None  # set by the reader while it holds a slice
 
     def slices(self) -> Iterator[EventSlice]:
         """Every slice of the event list, in order. Raises UnreadableTraceError where there is no event list."""
         rest = self._read_header()
         while True:
             rest = yield from self._list_slices(rest)
+            if not self.suffixes:
+                self.suffix_offset = self._offset
             rest, again = self._read_suffix(rest)
             if not again:
                 return
-            self.extra_lists += 1
             self._losses.add("second_event_list", self._offset)
 
-    def close_list(self, position: int) -> None:
-        """The salvager tells that the list closed at this byte of the slice it was given last."""
-        self._closed_at = position
-
-    def _take_list_end(self) -> int | None:
-        list_end, self._closed_at = self._closed_at, None
-        return list_end
+    def used(self, length: int, *, closed: bool) -> None:
+        """The salvager tells how much of the slice it was given last it used, and whether the list closes there."""
+        self._used = (length, closed)
 
     # -- header -------------------------------------------------------------------------------------------------
 
     def _read_header(self) -> bytes:
         head = bytearray()
         for chunk in self._chunks:
-            first = not head
+            searched = max(0, len(head) - _OVERLAP_BYTES)
             head += chunk
-            if first and head.startswith(_BYTE_ORDER_MARK):
-                self._losses.add("byte_order_mark", 0)
-                del head[: len(_BYTE_ORDER_MARK)]
-                self._offset = len(_BYTE_ORDER_MARK)
+            if not self._offset:
+                if len(head) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(head):
+                    continue
+                if head.startswith(_BYTE_ORDER_MARK):
+                    self._losses.add("byte_order_mark", 0)
+                    del head[: len(_BYTE_ORDER_MARK)]
+                    self._offset = self.prefix_offset = len(_BYTE_ORDER_MARK)
             bare = _BARE_LIST.match(head)
-            found = bare or EVENT_LIST.search(head)
+            found = self._bare_list(head, bare) if bare else EVENT_LIST.search(head, searched)
             if found:
-                self.prefix = b"" if bare else bytes(head[: found.end() - 1])
-                self._offset += found.end()
-                return bytes(head[found.end() :])
+                return self._begin(head, found, bare=bool(bare))
             if len(head) > _MAX_HEADER_BYTES:
                 break
+        else:
+            bare = _BARE_LIST.match(head)
+            if bare and not head[bare.end() :].strip():
+                return self._begin(head, bare, bare=True)
         raise self._no_trace(bytes(head[:4096]), empty=not head.strip())
 
+    def _begin(self, head: bytearray, found: re.Match[bytes], *, bare: bool) -> bytes:
+        self.prefix = b"" if bare else bytes(head[: found.end() - 1])
+        self._offset += found.end()
+        return bytes(memoryview(head)[found.end() :])
+
+    @staticmethod
+    def _bare_list(head: bytearray, bare: re.Match[bytes]) -> re.Match[bytes] | None:
+        """A list that begins with an event, or one in which an event follows something else soon."""
+        first = _FIRST_ENTRY.match(head, bare.end())
+        if first and (first.group(1) in b"{]" or EVENT_START.search(head, 0, _CUT_SEARCH_BYTES)):
+            return bare
+        return None
+
     def _no_trace(self, head: bytes, *, empty: bool) -> UnreadableTraceError:
-        if empty:
+        if "truncated_compression" in self._losses or "corrupt_compression" in self._losses:
+            reason = "Its compressed data is damaged before the event list begins."
+        elif empty:
             reason = "The file is empty."
         elif head.lstrip()[:1] in (b"{", b"["):
             reason = 'It is JSON, but it holds no "traceEvents" list.'
@@ -121,17 +145,24 @@ class Slicer:
 
     def _list_slices(self, rest: bytes) -> Generator[EventSlice, None, bytes]:
         """Yields slices until the list closes; the generator's value is what follows the closing bracket."""
+        more = 0  # as much again is read each time no cut is found, so that a long event costs linear time
         while True:
-            chunk = next(self._chunks, None)
-            at_end = chunk is None
-            buffer = bytearray().join((b"[", rest, chunk or b""))
-            del chunk
+            parts = self._read(more)
+            at_end = not parts
+            buffer = bytearray().join((b"[", rest, *parts))
+            del parts
             cut, sound, closed = self._cut(buffer, at_end=at_end)
+            forced = not (sound or at_end) and len(buffer) > _MAX_EVENT_BYTES
+            if forced and not cut:
+                cut = len(buffer)
+            begin = cut  # of the rest, past the comma
             if cut > 1:
-                yield EventSlice(buffer, cut - 1, self._offset, sound, at_end)
-                list_end = self._take_list_end()
-                if list_end is not None:  # the salvager found the end of the list
-                    cut, closed = 1 + list_end, True
+                yield EventSlice(buffer, cut - 1, self._offset, sound, at_end, forced)
+                used, self._used = self._used, None
+                if used is not None and used[1]:
+                    cut, closed = used[0], True
+                elif used is not None and (used[0] < cut - 1 or cut == len(buffer)):
+                    begin = used[0]
             if closed:
                 self._offset += cut
                 return bytes(memoryview(buffer)[cut + 1 :])
@@ -139,14 +170,19 @@ class Slicer:
                 if "truncated" not in self._losses:
                     self._losses.add("missing_bracket", self._offset + cut - 1)
                 return b""
-            rest = bytes(memoryview(buffer)[cut + 1 :]) if cut else bytes(memoryview(buffer)[1:])
-            self._offset += cut if cut else 0
-            if len(rest) > _MAX_EVENT_BYTES:
-                raise UnreadableTraceError(
-                    self._name,
-                    f"No end of an event within {_MAX_EVENT_BYTES >> 20} MB after byte {self._offset:,}.",
-                    "The file is damaged beyond repair, or is no trace.",
-                )
+            more = 0 if begin else len(buffer)
+            rest = bytes(memoryview(buffer)[begin + 1 :])
+            self._offset += begin
+
+    def _read(self, least: int) -> list[bytes]:
+        """The next chunks, of ``least`` bytes and one chunk at least; none at the end of the input."""
+        parts = []
+        for chunk in self._chunks:
+            parts.append(chunk)
+            least -= len(chunk)
+            if least <= 0:
+                break
+        return parts
 
     def _cut(self, buffer: bytearray, *, at_end: bool) -> tuple[int, bool, bool]:
         """Where to end the slice that begins after the bracket in ``buffer``: position, sound, list closed there.
@@ -155,26 +191,22 @@ class Slicer:
         """
         if at_end:
             return self._cut_at_end(buffer)
-        fallback = 0
         end = len(buffer)
         for backoff in _BACKOFF_BYTES:
-            cut = _last_boundary(buffer, end - backoff)
+            cut = _last_boundary(buffer, max(0, end - backoff))
             if cut <= 1:
                 break
-            fallback = fallback or cut
             outcome = self._try(buffer, cut)
-            if outcome == "sound":
-                return cut, True, False
             if isinstance(outcome, int):
                 return outcome, True, True
-            if outcome == "damaged":
-                return cut, False, False
+            if outcome != "unfinished":
+                return cut, outcome == "sound", False
             end = cut
-        return fallback, False, False
+        return 0, False, False
 
     def _cut_at_end(self, buffer: bytearray) -> tuple[int, bool, bool]:
         end = len(buffer)
-        if not bytes(buffer[1:]).strip():
+        if not bytes(memoryview(buffer)[1:]).strip():
             return 1, True, False
         buffer.append(0x5D)
         outcome = self._try(buffer, end)
@@ -189,16 +221,15 @@ class Slicer:
         tail = bytes(memoryview(buffer)[cut + 1 :])
         buffer[cut] = 0x5D
         del buffer[cut + 1 :]
+        outcome: str | int = "sound"
         try:
             if not buffer.isascii():
                 buffer.decode("utf-8")
             self._decodes(buffer)
-        except UnicodeDecodeError:
-            outcome: str | int = "damaged"
         except msgspec.DecodeError as error:
             outcome = _what_failed(str(error), buffer)
-        else:
-            outcome = "sound"
+        except (UnicodeDecodeError, RecursionError):
+            outcome = "damaged"
         buffer[cut] = held
         buffer += tail
         if isinstance(outcome, int) and not _is_sound(self._decodes, buffer, outcome):
@@ -210,12 +241,14 @@ class Slicer:
     def _read_suffix(self, rest: bytes) -> tuple[bytes, bool]:
         """Reads on to the end of the input, or to another event list."""
         tail = bytearray(rest)
+        searched = 0
         while True:
-            found = EVENT_LIST.search(tail)
+            found = EVENT_LIST.search(tail, searched)
             if found:
-                self.suffix = self.suffix or bytes(tail[: found.start()])
+                self.suffixes.append(bytes(tail[: found.start()]))
                 self._offset += found.end()
-                return bytes(tail[found.end() :]), True
+                return bytes(memoryview(tail)[found.end() :]), True
+            searched = max(0, len(tail) - _OVERLAP_BYTES)
             chunk = next(self._chunks, None)
             if chunk is None:
                 break
@@ -225,7 +258,7 @@ class Slicer:
                     pass
                 break
             tail += chunk
-        self.suffix = self.suffix or bytes(tail)
+        self.suffixes.append(bytes(tail))
         return b"", False
 
 
@@ -234,10 +267,13 @@ def _last_boundary(buffer: bytearray, end: int) -> int:
     at = buffer.rfind(_KINETO_BOUNDARY, 0, end)
     if at >= 0 and end - at < _CUT_SEARCH_BYTES:
         return at + 4
-    for start in (max(0, end - _CUT_SEARCH_BYTES), 0):
-        commas = [boundary.start(1) for boundary in EVENT_BOUNDARY.finditer(buffer, start, end)]
-        if commas:
-            return commas[-1]
+    start = max(0, end - _CUT_SEARCH_BYTES)
+    for boundary, begin in ((EVENT_BOUNDARY, start), (EVENT_BOUNDARY, 0), (_ANY_BOUNDARY, 0)):
+        last = 0
+        for found in boundary.finditer(buffer, begin, end):
+            last = found.start(1)
+        if last:
+            return last
     return 0
 
 
@@ -247,16 +283,14 @@ def _what_failed(message: str, buffer: bytearray) -> str | int:
     trailing = _TRAILING.search(message)
     if trailing is None:
         return "damaged"
-    first_too_many = int(trailing.group(1)) - 1
-    closed = buffer.rfind(b"]", 0, first_too_many)
-    if closed < 0 or not _AFTER_LIST.match(buffer, closed + 1):
-        return "damaged"
-    return closed
+    closed = buffer.rfind(b"]", 0, int(trailing.group(1)) - 1)  # the number is that of the first byte too many, from 1
+    # The last byte is the bracket that was put in place of the cut.
+    return closed if closed > 0 and _AFTER_LIST.match(buffer, closed + 1, len(buffer) - 1) else "damaged"
 
 
 def _is_sound(decodes: Callable[[bytearray], None], buffer: bytearray, closed: int) -> bool:
     try:
         decodes(buffer[: closed + 1])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True

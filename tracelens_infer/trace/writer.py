@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from tracelens_infer.trace.columns import RowArray, Trace
+from tracelens_infer.trace.columns import Role, RowArray, Trace
 from tracelens_infer.trace.reader import SliceEvents, iter_slice_events
 
 __all__ = ["TraceOutput", "WrittenTraces", "write_traces"]
@@ -44,32 +44,44 @@ def write_traces(trace: Trace, outputs: Sequence[TraceOutput]) -> WrittenTraces:
 
     Events keep their bytes, except those that were repaired: they are written as they were understood.
     """
-    files = [_GzipFile(output.path) for output in outputs]
+    buffers = _Buffers()
+    files = [_GzipFile(output.path, buffers) for output in outputs]
     for file in files:
         file.write(trace.header.prefix + b"[\n")
         file.write(b",\n".join(trace.metadata_texts))
         file.empty = not trace.metadata_texts
-    takers = _takers(trace, outputs)
+    chosen = [_without_metadata(trace, output.rows) for output in outputs]
+    takers = _takers(trace, chosen)
+    last_slice: dict[int, int] = {}
+    for taken in sorted(takers):
+        last_slice |= dict.fromkeys(takers[taken], taken)
     repairs = _Repairs(trace)
+    written = [0] * len(outputs)
     for part in iter_slice_events(trace, takers.__contains__):
         for number in takers[part.number]:
-            rows = part.among(outputs[number].rows)
+            rows = part.among(chosen[number])
             repairs.note(rows, part)
             files[number].write_events([repairs.text(row, part) for row in rows])
-        if sum(len(files[number].buffer) for number in takers[part.number]) > _ALL_BUFFERS_BYTES:
-            for file in files:
-                file.flush()
-    for file in files:
-        file.write(b"\n]" + trace.header.suffix)
-        file.close()
-    return WrittenTraces(tuple(len(output.rows) for output in outputs), len(repairs.rows), tuple(repairs.originals))
+            written[number] += len(rows)
+            if last_slice[number] == part.number:
+                files[number].close(b"\n]" + trace.header.suffix)
+    for number, file in enumerate(files):
+        if number not in last_slice:
+            file.close(b"\n]" + trace.header.suffix)
+    return WrittenTraces(tuple(written), len(repairs.rows), tuple(repairs.originals))
 
 
-def _takers(trace: Trace, outputs: Sequence[TraceOutput]) -> dict[int, list[int]]:
+def _without_metadata(trace: Trace, rows: RowArray) -> RowArray:
+    """All metadata goes into every output anyway."""
+    kept: RowArray = rows[trace.lanes.roles[trace.columns.lane[rows]] != Role.METADATA]
+    return kept
+
+
+def _takers(trace: Trace, chosen: Sequence[RowArray]) -> dict[int, list[int]]:
     """Number of a slice -> the outputs that take events from it."""
     takers: dict[int, list[int]] = {}
-    for number, output in enumerate(outputs):
-        cut = np.searchsorted(output.rows, trace.slices.first_row)
+    for number, rows in enumerate(chosen):
+        cut = np.searchsorted(rows, trace.slices.first_row)
         for taken in np.flatnonzero(cut[1:] > cut[:-1]).tolist():
             takers.setdefault(taken, []).append(number)
     return takers
@@ -106,6 +118,25 @@ def _with_duration(text: bytes, duration_ns: int) -> bytes:
     return msgspec.json.encode(fields)
 
 
+class _Buffers:
+    """The text that outputs hold before it is compressed, all of them together."""
+
+    def __init__(self) -> None:
+        self.holders: dict[_GzipFile, None] = {}
+        self.size = 0
+
+    def grow(self, file: _GzipFile, size: int) -> None:
+        self.holders[file] = None
+        self.size += size
+        if self.size > _ALL_BUFFERS_BYTES:
+            for holder in list(self.holders):
+                holder.flush()
+
+    def release(self, file: _GzipFile, size: int) -> None:
+        self.holders.pop(file, None)
+        self.size -= size
+
+
 class _GzipFile:
     """One gzip member, written in parts without holding a compressor or an open file between them.
 
@@ -113,17 +144,19 @@ class _GzipFile:
     only the first member of a file, and thousands of compressors would not fit in memory.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, buffers: _Buffers) -> None:
         self.path = path
-        self.buffer = bytearray()
         self.empty = True
+        self._buffer = bytearray()
+        self._buffers = buffers
         self._crc = 0
         self._size = 0
         path.write_bytes(_GZIP_HEADER)
 
     def write(self, text: bytes) -> None:
-        self.buffer += text
-        if len(self.buffer) > _BUFFER_BYTES:
+        self._buffer += text
+        self._buffers.grow(self, len(text))
+        if len(self._buffer) > _BUFFER_BYTES:
             self.flush()
 
     def write_events(self, texts: list[bytes]) -> None:
@@ -131,18 +164,20 @@ class _GzipFile:
         self.empty = False
 
     def flush(self) -> None:
-        if not self.buffer:
+        if not self._buffer:
             return
         from isal import isal_zlib
 
         compressor = isal_zlib.compressobj(_LEVEL, wbits=-15)
-        packed = compressor.compress(self.buffer) + compressor.flush(isal_zlib.Z_FULL_FLUSH)
-        self._crc = zlib.crc32(self.buffer, self._crc)
-        self._size += len(self.buffer)
+        packed = compressor.compress(self._buffer) + compressor.flush(isal_zlib.Z_FULL_FLUSH)
+        self._crc = zlib.crc32(self._buffer, self._crc)
+        self._size += len(self._buffer)
         self._append(packed)
-        self.buffer.clear()
+        self._buffers.release(self, len(self._buffer))
+        self._buffer = bytearray()
 
-    def close(self) -> None:
+    def close(self, ending: bytes) -> None:
+        self.write(ending)
         self.flush()
         last_block = zlib.compressobj(wbits=-15).flush()
         self._append(last_block + self._crc.to_bytes(4, "little") + (self._size & 0xFFFFFFFF).to_bytes(4, "little"))
