@@ -19,7 +19,7 @@ from tracelens_infer.errors import MergedTraceError, NothingFoundError, Unreadab
 from tracelens_infer.report.tables import Table, steps_table
 from tracelens_infer.steps.analyze import StepAnalysis, analyze_steps
 from tracelens_infer.steps.step import DurationFrom, GraphMode, StepKind
-from tracelens_infer.trace.columns import Role, Trace
+from tracelens_infer.trace.columns import Lane, Role, Trace
 from tracelens_infer.trace.reader import read_trace
 
 EVENTS, KERNELS, DEVICE_EVENTS = 1993, 425, 434
@@ -126,7 +126,7 @@ def kernels(trace: Trace) -> int:
     return int(counted.sum())
 
 
-def rows_of(trace: Trace, *, in_order: bool = True) -> list[tuple[object, ...]]:
+def rows_of(trace: Trace, *, in_order: bool = True) -> list[tuple[int, int, int, Lane]]:
     """List every event's columns, and its lane by what it means; what was dropped left out."""
     columns = trace.columns
     present = np.ones(len(columns), dtype=np.bool_)

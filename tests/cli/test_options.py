@@ -164,6 +164,8 @@ def test_a_configuration_gives_defaults(place: str, tracelens: Command, trace: P
         "divide_phases": True,
         "gap_fill": False,
         "allow_degraded": False,
+        "llm_inference": False,
+        "max_num_seq": None,
     }
 
 

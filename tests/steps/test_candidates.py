@@ -304,7 +304,7 @@ def test_unknown_labels_only_are_named(tmp_path: Path) -> None:
     with pytest.raises(NothingFoundError) as nothing:
         maker.analyze(tmp_path)
     assert nothing.value.exit_code == 4
-    assert nothing.value.reason.endswith("iteration # (12), warmup (1).")
+    assert "one of a step: iteration # (12), warmup (1)." in nothing.value.reason
 
 
 def test_the_builder_draws_kernels_and_labels_on_one_track(tmp_path: Path) -> None:

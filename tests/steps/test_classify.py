@@ -63,10 +63,6 @@ def test_the_label_tells_the_kind(text: str, kind: StepKind, kind_from: str, spe
     assert told == (kind, kind_from)
 
 
-def test_work_without_a_label_is_a_dummy() -> None:
-    assert classify(None, speculative=False) == (DUMMY, "device work between annotations")
-
-
 MOST = 1 + MAX_SPECULATIVE_TOKENS
 
 

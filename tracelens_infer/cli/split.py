@@ -34,6 +34,7 @@ _SECTIONS = {
         "trace_starts_at",
         "allow_degraded",
     ),
+    "Traces without labels": ("llm_inference", "max_num_seq"),
     **WORKLOAD_SECTIONS,
 }
 
@@ -66,6 +67,13 @@ _SECTIONS = {
     help="Step of the run with which the trace begins.",
 )
 @click.option("--allow-degraded", is_flag=True, help="Accept steps that explain only 75 to 95 % of the device's time.")
+@click.option("--llm-inference", is_flag=True, help="It is an LLM that runs, though no engine is seen in the trace.")
+@click.option(
+    "--max-num-seq",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Most requests that run at once: more tokens prefill.",
+)
 @click.option(
     "-o",
     "--output",

@@ -125,6 +125,8 @@ def _options(options: SplitOptions) -> dict[str, Any]:
         "divide_phases": options.divide_phases,
         "gap_fill": options.gap_fill,
         "allow_degraded": options.allow_degraded,
+        "llm_inference": options.llm_inference,
+        "max_num_seq": options.max_num_seq,
     }
 
 

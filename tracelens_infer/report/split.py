@@ -58,7 +58,14 @@ def split_trace(
     """
     options = options or SplitOptions()
     with output_folder(folder, force=force, marker=MANIFEST) as partial:
-        analysis = analyze_steps(path, name=name, max_bytes=options.max_bytes, progress=progress)
+        analysis = analyze_steps(
+            path,
+            name=name,
+            max_bytes=options.max_bytes,
+            progress=progress,
+            llm_inference=options.llm_inference,
+            max_num_seq=options.max_num_seq,
+        )
         _refuse_low_coverage(analysis, allow_degraded=options.allow_degraded)
         steady_state = _steady_state(analysis, options)
         outputs = tuple(plan_outputs(analysis.steps.steps, steady_state, options))

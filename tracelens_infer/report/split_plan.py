@@ -41,6 +41,8 @@ class SplitOptions:
         divide_phases: write each step into the folder of its phase.
         gap_fill: a step owns everything up to the next one's start, not only its labelled span.
         allow_degraded: accept steps that explain 75 to 95 % of the device's time.
+        llm_inference: treat an unlabelled trace as one of LLM inference, whether an engine is seen in it or not.
+        max_num_seq: most requests that the engine runs at once; tells prefills of an unlabelled trace.
         max_bytes: largest uncompressed input.
     """
 
@@ -53,6 +55,8 @@ class SplitOptions:
     divide_phases: bool = False
     gap_fill: bool = True
     allow_degraded: bool = False
+    llm_inference: bool = False
+    max_num_seq: int | None = None
     max_bytes: int = DEFAULT_MAX_BYTES
 
     def __post_init__(self) -> None:

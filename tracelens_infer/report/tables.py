@@ -81,6 +81,7 @@ STEP_COLUMNS: dict[str, tuple[Kind, Callable[[Step, int], Cell]]] = {
     ),
     "padded_batch": ("int", lambda step, _: step.padded_batch),
     "requests": ("int", lambda step, _: step.requests),
+    "confidence": ("text", lambda step, _: step.confidence.value),
 }
 
 

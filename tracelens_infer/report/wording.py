@@ -55,7 +55,7 @@ def detector_text(detector: str) -> str:
 
 def kind_text(kind: str) -> str:
     """``decode-only``; a step whose label does not tell what it does has no kind to name."""
-    return "of a kind not told" if kind == "unknown" else kind.replace("_", "-")
+    return "of unknown kind" if kind == "unknown" else kind.replace("_", "-")
 
 
 def kinds_text(kinds: Mapping[str, int]) -> str:

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_infer.notes import Note
-from tracelens_infer.steps.candidates import Candidate, StepBoundary
+from tracelens_infer.steps.annotation import AttentionLoad
+from tracelens_infer.steps.candidates import Candidate, StepBoundary, Window
 from tracelens_infer.steps.classify import classify, engine_mode, speculates, stalled_decodes
 from tracelens_infer.steps.coverage import step_numbers
-from tracelens_infer.steps.step import DurationFrom, GraphMode, Step, StepKind, Steps
+from tracelens_infer.steps.step import Confidence, DurationFrom, GraphMode, Step, StepKind, Steps
 from tracelens_infer.trace.columns import Int64Array, RowArray
 from tracelens_infer.trace.launches import DeviceWork, union_ns
+
+if TYPE_CHECKING:
+    from tracelens_infer.steps.phases import PhaseGuess
 
 __all__ = ["GRAPH_KERNELS", "StepWork", "build_steps"]
 
@@ -40,29 +45,71 @@ class StepWork:
     step: Int64Array
 
 
-def build_steps(candidate: Candidate, work: DeviceWork) -> tuple[Steps, StepWork]:
-    """What are the steps, and what ran in each? The candidate returned has dummy steps added to its boundaries."""
+def build_steps(
+    candidate: Candidate, work: DeviceWork, guesses: Sequence[PhaseGuess] | None = None
+) -> tuple[Steps, StepWork]:
+    """What are the steps, and what ran in each?
+
+    ``guesses`` says what each boundary's step does where labels do not tell. The candidate returned has dummy steps
+    added to its boundaries.
+    """
     candidate, dummies = _with_dummies(candidate, work)
     owner = step_numbers(candidate, _attribution_times(candidate, work))
     owner[~work.linked & (not candidate.on_device)] = -1
     count = len(candidate.boundaries)
-    annotations = [boundary.annotation for boundary in candidate.boundaries]
-    speculative = speculates(annotations)
-    kinds = [classify(annotation, speculative=speculative) for annotation in annotations]
-    loads = [annotation.load if annotation is not None else None for annotation in annotations]
+    phases = _labelled(candidate) if guesses is None else _guessed(candidate, guesses)
     stalled = stalled_decodes(
-        [load.context.requests if load else 0 for load in loads],
-        [load.generation.requests if load else 0 for load in loads],
+        [phase.load.context.requests if phase.load else 0 for phase in phases],
+        [phase.load.generation.requests if phase.load else 0 for phase in phases],
     )
     times = _DeviceTimes.of(work, owner, count)
     graphs = _graph_modes(work.launch, owner, count)
-    steps = tuple(
-        _step(i, boundary, kinds[i], stalled[i], times, graphs[i], candidate.boundaries)
-        for i, boundary in enumerate(candidate.boundaries)
-    )
+    steps = tuple(_step(i, candidate.boundaries, phases[i], stalled[i], times, graphs[i]) for i in range(count))
     notes = (*_notes(candidate, work, owner, dummies), *_suspect_steps(steps))
-    mode = engine_mode([kind for kind, _ in kinds], stalled)
-    return Steps(steps, mode, bool((owner >= 0).any()), notes), StepWork(candidate, owner)
+    mode = engine_mode([phase.kind for phase in phases], stalled)
+    found = Steps(steps, mode, bool((owner >= 0).any()), notes, guesses is not None)
+    return found, StepWork(candidate, owner)
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """What a step does, and how that is known."""
+
+    kind: StepKind
+    kind_from: str
+    load: AttentionLoad | None
+    requests: int | None
+    confidence: Confidence
+
+
+def _labelled(candidate: Candidate) -> list[_Phase]:
+    speculative = speculates([boundary.annotation for boundary in candidate.boundaries])
+    phases = []
+    for boundary in candidate.boundaries:
+        annotation = boundary.annotation
+        if annotation is None:
+            phases.append(_unlabelled(boundary))
+            continue
+        kind, kind_from = classify(annotation, speculative=speculative)
+        confidence = Confidence.UNKNOWN if kind is StepKind.UNKNOWN else Confidence.HIGH
+        phases.append(_Phase(kind, kind_from, annotation.load, annotation.requests, confidence))
+    return phases
+
+
+def _unlabelled(boundary: StepBoundary) -> _Phase:
+    if boundary.window is Window.DUMMY:
+        return _Phase(StepKind.DUMMY, "device work between annotations", None, None, Confidence.MEDIUM)
+    reason = "before or after the iterations" if boundary.window is Window.BOOKEND else "no label"
+    return _Phase(StepKind.UNKNOWN, reason, None, None, Confidence.UNKNOWN)
+
+
+def _guessed(candidate: Candidate, guesses: Sequence[PhaseGuess]) -> list[_Phase]:
+    return [
+        _unlabelled(boundary)
+        if boundary.window is Window.BOOKEND
+        else _Phase(guess.kind, guess.source, guess.load, guess.requests, guess.confidence)
+        for boundary, guess in zip(candidate.boundaries, guesses, strict=True)
+    ]
 
 
 def _attribution_times(candidate: Candidate, work: DeviceWork) -> Int64Array:
@@ -112,13 +159,13 @@ class _DeviceTimes:
 
 def _step(
     index: int,
-    boundary: StepBoundary,
-    kind: tuple[StepKind, str],
+    boundaries: tuple[StepBoundary, ...],
+    phase: _Phase,
     stalled: int,
     times: _DeviceTimes,
     graph: GraphMode,
-    boundaries: tuple[StepBoundary, ...],
 ) -> Step:
+    boundary = boundaries[index]
     annotation = boundary.annotation
     has_work = bool(times.end_ns[index] or times.start_ns[index])
     busy = int(times.busy_ns[index])
@@ -132,9 +179,9 @@ def _step(
     following = int(times.next_start_ns[index])
     return Step(
         index=index,
-        kind=kind[0],
-        kind_from=kind[1],
-        load=annotation.load if annotation is not None else None,
+        kind=phase.kind,
+        kind_from=phase.kind_from,
+        load=phase.load,
         host_start_ns=boundary.start_ns,
         host_end_ns=boundary.end_ns,
         tile_end_ns=boundary.tile_end_ns,
@@ -152,7 +199,8 @@ def _step(
         stalled_decodes=stalled,
         kernels=int(times.kernels[index]),
         annotation=annotation.text if annotation is not None else "",
-        batch_size=annotation.requests if annotation is not None else None,
+        batch_size=phase.requests,
+        confidence=phase.confidence,
     )
 
 
@@ -187,7 +235,8 @@ def _with_dummies(candidate: Candidate, work: DeviceWork) -> tuple[Candidate, in
     Kernels launched after a label ends are sampling as a rule; what exceeds the usual number of those by half a step
     is another forward, and begins with the first launch beyond that number.
     """
-    if candidate.on_device or not work.linked.any():
+    labelled = any(boundary.annotation is not None for boundary in candidate.boundaries)
+    if candidate.on_device or not labelled or not work.linked.any():
         return candidate, 0
     times = np.sort(work.launch_ns[work.linked])
     tile = step_numbers(candidate, times)
@@ -209,7 +258,9 @@ def _with_dummies(candidate: Candidate, work: DeviceWork) -> tuple[Candidate, in
         if start <= boundary.start_ns:
             continue
         boundaries[number] = replace(boundary, tile_end_ns=start)
-        boundaries.insert(number + 1, StepBoundary(-1, start, boundary.tile_end_ns, boundary.tile_end_ns, None))
+        boundaries.insert(
+            number + 1, StepBoundary(-1, start, boundary.tile_end_ns, boundary.tile_end_ns, None, Window.DUMMY)
+        )
     return replace(candidate, boundaries=tuple(boundaries)), len(boundaries) - count
 
 
@@ -241,7 +292,9 @@ def _suspect_steps(steps: Sequence[Step]) -> list[Note]:
         notes.append(Note("warning", "incomplete_graph_recording", text, len(short)))
     slow = [step.index for step in steps[:_TRANSIENT_STEPS] if _is_transient(step, steps)]
     if slow:
-        text = f"The first steps (up to step {slow[-1]}) keep the device busy over ten times as long as others of their kind."
+        text = (
+            f"The first steps (up to {slow[-1]}) keep the device busy over ten times as long as others of their kind."
+        )
         notes.append(Note("warning", "startup_transient", text, len(slow)))
     return notes
 

@@ -14,7 +14,7 @@ from tracelens_infer.steps.annotation import StepAnnotation, StepFormat, parse_a
 from tracelens_infer.trace.columns import MISSING, Role, RowArray, Trace
 from tracelens_infer.trace.reader import event_names
 
-__all__ = ["Candidate", "Grade", "StepBoundary", "annotation_candidates", "label_families"]
+__all__ = ["Candidate", "Grade", "StepBoundary", "Window", "annotation_candidates", "label_families"]
 
 
 class Grade(StrEnum):
@@ -25,11 +25,20 @@ class Grade(StrEnum):
     NOT_SPLITTABLE = "not_splittable"
 
 
+class Window(StrEnum):
+    """What does a boundary's window hold?"""
+
+    ITERATION = "iteration"
+    DUMMY = "dummy"  # a forward between two labels
+    BOOKEND = "bookend"  # what runs before the first or after the last iteration
+
+
 @dataclass(frozen=True, slots=True)
 class StepBoundary:
     """Where does one iteration lie on the host? Half-open; its tile reaches to the next boundary's start.
 
-    ``row`` is the event that marks it, -1 where no single event does; ``annotation`` what its label says.
+    ``row`` is the event that marks it, -1 where no single event does; ``annotation`` what its label says; ``window``
+    what it is, if not an iteration.
     """
 
     row: int
@@ -37,6 +46,7 @@ class StepBoundary:
     end_ns: int
     tile_end_ns: int
     annotation: StepAnnotation | None
+    window: Window = Window.ITERATION
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,8 @@ def speculates(annotations: Sequence[StepAnnotation | None]) -> bool:
     return several > _SPECULATING_SHARE * told
 
 
-def classify(annotation: StepAnnotation | None, *, speculative: bool) -> tuple[StepKind, str]:
+def classify(annotation: StepAnnotation, *, speculative: bool) -> tuple[StepKind, str]:
     """Which kind is the step, and what says so? ``speculative`` as :func:`speculates` tells of the whole trace."""
-    if annotation is None:
-        return StepKind.DUMMY, "device work between annotations"
     has_context, has_generation = annotation.has_context, annotation.has_generation
     if has_context is None or has_generation is None:
         return StepKind.UNKNOWN, f"{annotation.format} tells no phases"

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from tracelens_infer.errors import MergedTraceError, NothingFoundError
 from tracelens_infer.notes import Note
 from tracelens_infer.steps.annotation import StepFormat, format_notes, registered_formats
-from tracelens_infer.steps.candidates import Candidate, annotation_candidates, family_rank, label_families
+from tracelens_infer.steps.candidates import Candidate, Grade, annotation_candidates, family_rank, label_families
 from tracelens_infer.steps.coverage import graded
-from tracelens_infer.steps.twins import merge_twins
+from tracelens_infer.steps.twins import merge_drafts, merge_twins
 from tracelens_infer.trace.columns import Trace
 from tracelens_infer.trace.launches import DeviceWork
 
@@ -29,18 +29,43 @@ class Iterations:
 def find_iterations(trace: Trace, work: DeviceWork) -> Iterations:
     """Where are the iterations of this trace?
 
-    Raises NothingFoundError where no label is known and MergedTraceError where ranks or writers share the file.
+    Known labels decide where they explain the device's time; else what repeats does, in the cascade's order. Raises
+    NothingFoundError where nothing does, and MergedTraceError where ranks or writers share the file.
     """
     refuse_merged(trace)
-    candidates = [graded(trace, work, merge_twins(candidate, work)) for candidate in annotation_candidates(trace)]
-    if not candidates:
-        raise NothingFoundError(trace.name, _nothing_found(trace), _ADVICE)
+    labelled = _by_labels(trace, work)
+    if labelled and labelled[0].grade is Grade.SPLITTABLE:
+        return _found(labelled[0], labelled[1:])
+    from tracelens_infer.steps.cascade import find_by_cascade  # not needed for most traces
+
+    structural = find_by_cascade(trace, work)
+    sound = structural[:1] if structural and not structural[0].rejected else []
+    if not labelled and not sound:
+        raise NothingFoundError(trace.name, _nothing_found(trace, structural), _ADVICE)
+    if labelled and (not sound or sound[0].explained_share <= labelled[0].explained_share):
+        return _found(labelled[0], [*labelled[1:], *(_explaining_less(other) for other in structural)])
+    return _found(structural[0], [*structural[1:], *(_explaining_less(other) for other in labelled)])
+
+
+def _found(chosen: Candidate, others: Iterable[Candidate]) -> Iterations:
+    return Iterations(chosen, tuple(others), (*format_notes(), *_notes(chosen)))
+
+
+def _by_labels(trace: Trace, work: DeviceWork) -> list[Candidate]:
+    """Candidates of the known labels, the preferred one first, the others with the reason why not."""
+    found = [merge_drafts(merge_twins(candidate, work)) for candidate in annotation_candidates(trace)]
+    candidates = [graded(trace, work, candidate) for candidate in found]
     formats = registered_formats()
     # An engine's own label before the profiler's schedule; the one that tells sums over requests; else the outer one.
-    candidates.sort(key=lambda found: (family_rank(formats, found.detector), not found.has_aggregates, -found.span_ns))
-    chosen = candidates[0]
-    rejected = tuple(replace(other, rejected=_why(formats, chosen, other)) for other in candidates[1:])
-    return Iterations(chosen, rejected, (*format_notes(), *_notes(chosen)))
+    candidates.sort(key=lambda one: (family_rank(formats, one.detector), not one.has_aggregates, -one.span_ns))
+    return [
+        *candidates[:1],
+        *(replace(other, rejected=_why(formats, candidates[0], other)) for other in candidates[1:]),
+    ]
+
+
+def _explaining_less(other: Candidate) -> Candidate:
+    return replace(other, rejected=other.rejected or f"explains only {other.explained_share:.1%} of the device's time")
 
 
 def refuse_merged(trace: Trace) -> None:
@@ -63,14 +88,20 @@ _ADVICE = (
 )
 
 
-def _nothing_found(trace: Trace) -> str:
+def _nothing_found(trace: Trace, structural: Iterable[Candidate]) -> str:
     if trace.event_count == 0:
         return "The trace holds no events."
-    families = label_families(trace)
-    if not families:
-        return "No step markers: the trace holds no annotations of the host at all."
-    seen = ", ".join(f"{label} ({count})" for label, count in families[:4])
-    return f"No step markers: none of the labels seen is one of a step: {seen}."
+    from tracelens_infer.steps.cascade import LOOKED_FOR
+
+    families = ", ".join(f"{label} ({count})" for label, count in label_families(trace)[:4])
+    if families:
+        labels = f"No step markers: none of the labels seen is one of a step: {families}."
+    else:
+        labels = "No step markers: the trace holds no annotations of the host at all."
+    refused = "; ".join(f"{other.detector}: {other.rejected}" for other in structural)
+    return f"{labels} Nothing else marks them, either: looked for {LOOKED_FOR}." + (
+        f" Refused {refused}." if refused else ""
+    )
 
 
 def _why(formats: Iterable[StepFormat], chosen: Candidate, other: Candidate) -> str:
@@ -87,6 +118,9 @@ def _notes(chosen: Candidate) -> list[Note]:
         text = "Step labels that run into the next step's; their tiles end where the next one starts."
         notes.append(Note("info", "overlapping_steps", text, chosen.overlapping))
     if chosen.on_device:
-        text = "Steps are marked on the device's tracks only: times are the device's, and work is attributed by time."
-        notes.append(Note("warning", "device_labels_only", text, len(chosen.boundaries)))
+        text = "Steps are seen on the device's tracks only: times are the device's, and work is attributed by time."
+        notes.append(Note("warning", "device_tracks_only", text, len(chosen.boundaries)))
+    if all(boundary.annotation is None for boundary in chosen.boundaries):
+        text = "No label marks the steps: they were found from what repeats in the trace."
+        notes.append(Note("info", "steps_from_structure", text, len(chosen.boundaries)))
     return notes

@@ -16,7 +16,7 @@ from tracelens_infer.steps.step import StepKind
 __all__ = ["RegionFrom", "SteadyState", "SteadyWindow", "Tier", "WindowKind", "describe_window", "prefill_share"]
 
 WindowKind = Literal["mixed", "decode_only", "prefill_decode", "any"]
-Tier = Literal["concurrency", "duration"]
+Tier = Literal["concurrency", "batch_size", "duration"]
 RegionFrom = Literal["largest", "analytic", "trace"]
 
 
@@ -29,7 +29,8 @@ class SteadyWindow:
             a prefill, ``any`` where the steps do not say what they did.
         first: index of the first step.
         last: index after the last step.
-        tier: what found it: the number of ``concurrency`` requests, or the steps' ``duration``.
+        tier: what found it: the number of requests that labels tell (``concurrency``) or op shapes (``batch_size``), or
+            the steps' ``duration``.
         mix_observed: share of the steps that ran requests which carries a prefill; None where no step tells.
         mix_expected: the same share as expected.
         mix_expected_from: which figure that is: the workload's ``stationary`` or ``local`` one, or, where the

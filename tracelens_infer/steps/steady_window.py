@@ -76,6 +76,8 @@ def find_steady_state(
     trusted = batch if plateau.reached else None
     search = _place(_Seen(columns, plateau, steps.engine_mode, trusted, trace_starts_at), wanted)
     windows = _windows(search)
+    if steps.guessed_phases:
+        windows = tuple(replace(window, tier="batch_size") for window in windows)
     return SteadyState(
         peak_requests=plateau.peak,
         regions=plateau.regions,

@@ -8,7 +8,7 @@ from enum import StrEnum
 from tracelens_infer.notes import Note
 from tracelens_infer.steps.annotation import AttentionLoad
 
-__all__ = ["DurationFrom", "EngineMode", "GraphMode", "Step", "StepKind", "Steps"]
+__all__ = ["Confidence", "DurationFrom", "EngineMode", "GraphMode", "Step", "StepKind", "Steps"]
 
 
 class StepKind(StrEnum):
@@ -39,6 +39,15 @@ class DurationFrom(StrEnum):
     DEVICE_EXTENT = "device_extent"  # the first step with device work: there is no end before it
     HOST_START_TO_START = "host_start_to_start"
     HOST_SPAN = "host_span"  # the last step of a trace without device work
+
+
+class Confidence(StrEnum):
+    """How far can a step's kind be trusted?"""
+
+    HIGH = "high"  # its label tells, or the attention op that it ran
+    MEDIUM = "medium"  # the shapes of other ops tell, or what the steps around it do
+    LOW = "low"  # only kernels or times tell
+    UNKNOWN = "unknown"
 
 
 class EngineMode(StrEnum):
@@ -78,6 +87,7 @@ class Step:
     kernels: int
     annotation: str
     batch_size: int | None = None  # requests, where the label tells them but not by phase
+    confidence: Confidence = Confidence.UNKNOWN
 
     @property
     def context_requests(self) -> int:
@@ -99,9 +109,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Every step of a trace, in time order, and what was noticed while finding them."""
+    """Every step of a trace, in time order, and what was noticed while finding them.
+
+    ``guessed_phases`` says that no label told what the steps do: kinds and loads come from op shapes and kernels.
+    """
 
     steps: tuple[Step, ...]
     engine_mode: EngineMode
     has_device_work: bool
     notes: tuple[Note, ...] = ()
+    guessed_phases: bool = False

@@ -280,7 +280,11 @@ class _Reader:
 
     def _links_of(self, events: Sequence[Any], lane: np.ndarray[Any, Any], used: list[int]) -> Int64Array:
         link = np.fromiter(map(_correlation, events), dtype=np.int64, count=len(events))
-        flow_lanes = [code for code in used if self._codes.roles[code] in _FLOW_ROLES]
+        roles = self._codes.roles
+        others = [code for code in used if roles[code] not in _LINK_ROLES]
+        if others:  # some host ops repeat the correlation of their launch
+            link[self._mask(others)[lane]] = MISSING
+        flow_lanes = [code for code in used if roles[code] in _FLOW_ROLES]
         if flow_lanes:
             flows = np.flatnonzero(self._mask(flow_lanes)[lane])
             ids = [events[row].id for row in flows.tolist()]
