@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tracelens_infer import SplitOptions, Workload, split_trace
+from tracelens_infer import SplitOptions, TracelensError, Workload, split_trace
 
 SAMPLE = Path(__file__).resolve().parent.parent / "traces" / "vllm_cpu_mixed_60steps.json.gz"
 
@@ -48,4 +48,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except TracelensError as error:  # what it is about, the reason, the next action: a line each
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from tracelens_infer import StepKind, analyze_steps
+from tracelens_infer import StepKind, TracelensError, analyze_steps
 
 SAMPLE = Path(__file__).resolve().parent.parent / "traces" / "vllm_cpu_mixed_60steps.json.gz"
 
@@ -29,4 +29,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except TracelensError as error:  # what it is about, the reason, the next action: a line each
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -40,3 +40,12 @@ def test_an_example_takes_a_trace_and_a_folder(tmp_path: Path, sample_traces: Pa
     assert "decode_only" in run("step_times", str(trace), folder=tmp_path)
     run("steady_state", str(trace), "out", folder=tmp_path)
     assert (tmp_path / "out" / "split.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["step_times", "steady_state"])
+def test_an_example_says_in_three_lines_why_a_trace_cannot_be_read(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), "missing.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert len(done.stderr.splitlines()) == 3
+    assert done.stderr.startswith("missing.json\n")

@@ -101,9 +101,9 @@ def test_every_module_says_what_it_is_and_keeps_its_all(name: str) -> None:
 
 def test_version_is_said_once() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert importlib.metadata.version("tracelens-infer") == project["version"]
-    assert getattr(tracelens_infer, "__version__", project["version"]) == project["version"]
-    assert f"## [{project['version']}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert project["dynamic"] == ["version"]  # hatchling takes it from the package
+    assert importlib.metadata.version("tracelens-infer") == tracelens_infer.__version__
+    assert f"## [{tracelens_infer.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_constraints_pin_every_dependency() -> None:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from tracelens_infer.trace.columns import Trace
     from tracelens_infer.trace.reader import read_trace
 
+__version__ = "0.1.0"
+
 __all__ = [
     "AttentionLoad",
     "DecompressionLimitError",

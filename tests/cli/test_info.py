@@ -206,6 +206,35 @@ def test_one_that_cannot_be_read_does_not_keep_the_others_from_being_shown(trace
     assert len(as_json(tracelens, "ranks")) == 3
 
 
+@pytest.mark.parametrize("command", ["info", "split"])
+def test_a_name_that_is_none_does_not_keep_the_others_from_being_used(
+    command: str, tracelens: Command, trace: Path
+) -> None:
+    outcome = tracelens(command, "none.json", trace, "--json")
+    assert outcome.code == 3
+    assert outcome.lines[:2] == ["error: none.json", "  There is no such file."]
+    assert [found["steps"] for found in json.loads(outcome.out)] == [40]
+
+
+@pytest.mark.parametrize("command", ["info", "split"])
+def test_of_several_of_which_none_can_be_used_json_is_an_empty_list(command: str, tracelens: Command) -> None:
+    outcome = tracelens(command, "none.json", "neither.json", "--json")
+    assert (outcome.code, json.loads(outcome.out)) == (3, [])
+    assert len(outcome.lines) == 6
+
+
+def test_what_a_trace_brings_along_does_not_steer_the_terminal(tracelens: Command, tmp_path: Path) -> None:
+    maker = TraceMaker()
+    maker.label("\x1b[mred\x07\ud800 \u202e", 0, 10)
+    for command, code in (("info", 0), ("split", 4)):
+        outcome = tracelens(command, maker.write(tmp_path))
+        assert outcome.code == code
+        assert "?[mred" in outcome.out + outcome.err
+        assert outcome.out.replace("\n", "").isprintable()
+        assert outcome.err.replace("\n", "").isprintable()
+    assert "red" in tracelens("info", maker.write(tmp_path), "--json").out
+
+
 def test_standard_input(tmp_path: Path) -> None:
     data = gzip.compress(steps_of_kinds().text().encode())
     done = subprocess.run(

@@ -149,7 +149,7 @@ FAILURES: dict[str, tuple[Callable[[Path], list[object]], int, list[str]]] = {
         [
             "error: {folder}/merged.json",
             "Steps of 2 processes share this file (100, 8); mixing them would give wrong times.",
-            "Give the trace of one rank (the engine writes one file a rank before merging).",
+            "Give the trace of one rank (the engine writes one file per rank before merging).",
         ],
     ),
     "no such step": (

@@ -9,17 +9,19 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from tracelens_infer.cli.main import cli
 from tracelens_infer.cli.options import EQUAL_LENGTHS
 from tracelens_infer.cli.plan import plan_command
 from tracelens_infer.errors import UsageError
 from tracelens_infer.steps import profile_window
+from tracelens_infer.steps.profiler_recipes import Engine
 from tracelens_infer.steps.workload import RangeRatioStyle
 
 EXAMPLE = ("--CONC", "64", "--OSL", "1024", "--R", "0.8")
 
 
 def plan(*arguments: str) -> Result:
-    result = CliRunner().invoke(plan_command, arguments)
+    result = CliRunner().invoke(cli, ["plan", *arguments])
     if result.exception and not isinstance(result.exception, (UsageError, SystemExit)):
         raise result.exception
     return result
@@ -36,7 +38,7 @@ def test_worked_example() -> None:
     result = plan(*EXAMPLE)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[0] == "Output lengths: 819.2 to 1,024 tokens (range-ratio style: document, R = 0.8)"
+    assert lines[0] == "Output lengths: 819.2 to 1,024 tokens (document style, R = 0.8)"
     assert "39.0 of 256 steps" in result.stdout
     assert "--profiler-config.delay_iterations 4480" in result.stdout
     assert result.stderr == ""
@@ -61,11 +63,11 @@ def test_every_option_reaches_the_plan() -> None:
         *("--min-iters", "40", "--max-iters", "300"),
     )
     assert as_json(*arguments)["inputs"] == {
-        "concurrency_requests": 64,
+        "concurrency": 64,
         "output_tokens": 1000,
         "length_ratio": 0.25,
         "range_ratio_style": "vllm",
-        "num_prompts_requests": 900,
+        "num_prompts": 900,
         "prompt_tokens": 4096,
         "cached_tokens": 96,
         "chunk_size_tokens": 2048,
@@ -92,8 +94,33 @@ def test_json_is_data_only_and_notes_go_to_stderr() -> None:
 
 def test_notes_of_the_text_go_to_stderr() -> None:
     result = plan("--CONC", "16", "--OSL", "1024", "--R", "0.8")
-    assert result.stderr.startswith("info: 16 * OSL / CONC asks for 1,024 steps")
+    assert result.stderr.startswith("info: 16 * longest output / CONC asks for 1,024 steps")
     assert "asks for" not in result.stdout
+
+
+@pytest.mark.parametrize(("engine", "families"), [("vllm", {"vllm"}), ("sglang", {"sglang"}), ("all", None)])
+def test_engine_chooses_the_flags(engine: str, families: set[str] | None) -> None:
+    chosen = {recipe["family"] for recipe in as_json(*EXAMPLE, "--engine", engine)["profilers"]}
+    assert chosen == (families or {"vllm", "sglang"})
+    assert as_json(*EXAMPLE)["profilers"] == as_json(*EXAMPLE, "--engine", "all")["profilers"]
+    text = plan(*EXAMPLE, "--engine", engine).stdout
+    assert ("vLLM before 0.13" in text) is (engine != "sglang")
+    assert ("--enable-mixed-chunk" in text) is (engine != "vllm")
+    assert "--enable-mixed-chunk" not in plan(*EXAMPLE).stdout
+
+
+def test_engines_are_those_of_the_library() -> None:
+    kind = next(option for option in plan_command.params if option.name == "engine").type
+    assert isinstance(kind, click.Choice)
+    assert list(kind.choices) == [*get_args(Engine), "all"]
+
+
+def test_chunks_count_in_the_profile() -> None:
+    """The figure of the profile must not contradict the chunked one beside it."""
+    result = plan(*EXAMPLE, "--num-prompts", "640", "--chunk-size", "512", "--isl", "4096")
+    assert "69.44 %" in result.stdout
+    assert "87.0 of 256 steps  177.8 if" in result.stdout
+    assert "39.0" not in result.stdout
 
 
 @pytest.mark.parametrize(

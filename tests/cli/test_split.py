@@ -119,12 +119,12 @@ def test_the_answer_says_what_was_found_and_where_it_is(tracelens: Command, trac
     assert lines[:5] == [
         str(trace),
         "  40 steps from vLLM labels: 36 decode-only, 4 prefill-decode",
-        "  They explain 100.0% of the device time; durations are device times.",
+        "  They hold 100.0% of the device time (100.0% within labels); device durations.",
         "",
         "Steady state",
     ]
     text = " ".join(outcome.out.split())
-    assert "peak of 8 requests, a plateau" in text
+    assert "8 requests sustained, a plateau" in text
     assert "11 decode-only, median 100.0 us; 1 prefill-decode, median 100.0 us" in text
     assert "8.3% of the steps with a prefill" in text
     assert "decode-only steps " in text
@@ -152,7 +152,7 @@ def test_steps_that_do_not_tell_what_they_do(tracelens: Command, tmp_path: Path)
     assert outcome.code == 0
     assert outcome.out.splitlines()[1:3] == [
         "  12 steps from ProfilerStep labels; they do not tell what a step does",
-        "  They explain 100.0% of the host op time; durations are host times.",
+        "  They hold 100.0% of the host op time (100.0% within labels); host durations.",
     ]
 
 
@@ -361,6 +361,11 @@ def test_traces_of_one_name_are_told_apart(
     assert tracelens("split", *names, "-i", "0:2", "-o", "out").code == 0
     found = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert found == [folder.format(tmp_path.name) for folder in folders]
+
+
+def test_a_trace_named_twice_is_split_once(tracelens: Command, ranks: Path, tmp_path: Path) -> None:
+    assert tracelens("split", "ranks/rank0*", "ranks/rank0.json.gz", "-i", "0:2", "-o", "out").code == 0
+    assert (tmp_path / "out" / "split.json").is_file()
 
 
 def test_one_that_fails_does_not_keep_the_others_from_being_split(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import subprocess
@@ -22,14 +23,19 @@ def fill(path: Path, text: str = "new", *, force: bool = False) -> None:
     with output_folder(path, force=force, marker=MARKER) as partial:
         (partial / "sub").mkdir()
         (partial / "sub" / "part").write_text(text)
-        (partial / MARKER).write_text(text)
+        (partial / MARKER).write_text(manifest(text))
+
+
+def manifest(text: str) -> str:
+    return json.dumps({"outputs": [{"file": "sub/part"}], "tables": [], "text": text})
 
 
 def content(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
 
 
-NEW, OLD = {"sub/part": "new", MARKER: "new"}, {"sub/part": "old", MARKER: "old"}
+NEW = {"sub/part": "new", MARKER: manifest("new")}
+OLD = {"sub/part": "old", MARKER: manifest("old")}
 
 
 @pytest.mark.parametrize("name", ["out", "deep/er/out", "out[1]*?", "ünïcode 空"])
@@ -114,7 +120,7 @@ def test_nothing_is_overwritten_without_force(make: Callable[[Path], None], tmp_
     with pytest.raises(OutputExistsError) as exists:
         fill(path)
     assert exists.value.exit_code == 2
-    assert exists.value.thing == str(path)
+    assert exists.value.thing in (str(path), str(path.resolve()))
     assert content(tmp_path) == before
 
 
@@ -146,14 +152,41 @@ def test_an_empty_folder_is_taken_without_force(make: Callable[[Path], None], tm
     assert content(path) == NEW
 
 
-def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+def test_a_link_is_followed(tmp_path: Path) -> None:
     path = tmp_path / "out"
     a_link_to_ours(path)
     fill(path, force=True)
-    assert content(path) == NEW
-    assert not path.is_symlink()
-    assert content(tmp_path / "elsewhere") == OLD
+    assert path.is_symlink()
+    assert content(tmp_path / "elsewhere") == NEW
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["elsewhere", "out"]
+
+
+def add_a_note(path: Path) -> None:
+    (path / "NOTES.md").write_text("precious")
+
+
+def add_a_link(path: Path) -> None:
+    (path / "sub" / "link").symlink_to(path)
+
+
+def empty_the_list(path: Path) -> None:
+    (path / MARKER).write_text("{}")
+
+
+def break_the_list(path: Path) -> None:
+    (path / MARKER).write_text("[" * 100_000)
+
+
+@pytest.mark.parametrize("change", [add_a_note, add_a_link, empty_the_list, break_the_list])
+def test_force_never_removes_what_was_put_into_ours(change: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    ours(path)
+    change(path)
+    before = content(tmp_path)
+    with pytest.raises(OutputExistsError) as exists:
+        fill(path, force=True)
+    assert exists.value.reason.startswith("The folder holds what is not ours: ")
+    assert content(tmp_path) == before
 
 
 def test_the_old_output_stays_where_the_new_one_fails(tmp_path: Path) -> None:
@@ -258,11 +291,24 @@ def test_the_folder_of_a_run_that_goes_on_stays(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
+def leave_replaced(path: Path) -> None:
+    (path / ".made-by-tracelens").touch()
+    path.rename(path.with_name(f".{path.name}.replaced-12345678"))
+
+
+@pytest.mark.parametrize("name", [".out.partial-mine", ".out.partial-12345678", ".out.replaced-12345678"])
+def test_folders_that_only_look_like_leftovers_stay(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "precious").write_text("x")
+    fill(tmp_path / "out")
+    assert content(tmp_path / name) == {"precious": "x"}
+
+
 def test_an_old_output_that_waited_comes_back_and_is_not_overwritten_unasked(tmp_path: Path) -> None:
     """A run killed between its two renames leaves the old output under another name, and none under its own."""
     path = tmp_path / "out"
     ours(path)
-    path.rename(tmp_path / ".out.replaced-12345678")
+    leave_replaced(path)
     with pytest.raises(OutputExistsError):
         fill(path)
     assert content(path) == OLD
@@ -274,7 +320,7 @@ def test_an_old_output_that_waited_comes_back_and_is_not_overwritten_unasked(tmp
 def test_an_old_output_whose_place_is_taken_goes(tmp_path: Path) -> None:
     path = tmp_path / "out"
     ours(path)
-    path.rename(tmp_path / ".out.replaced-12345678")
+    leave_replaced(path)
     fill(tmp_path / "other")
     (tmp_path / "other").rename(path)
     fill(path, force=True)

@@ -15,7 +15,7 @@ from tests.make_trace import HOST, TraceMaker, Work, event_texts, read_events, v
 from tracelens_infer.errors import LowCoverageError, NothingFoundError, OutputExistsError, UsageError
 from tracelens_infer.report.split import SplitResult, split_trace
 from tracelens_infer.report.split_plan import SplitOptions, parse_range
-from tracelens_infer.report.tables import STEP_COLUMNS
+from tracelens_infer.steps.table import STEP_COLUMNS
 from tracelens_infer.steps import coverage
 from tracelens_infer.steps.workload import Workload
 
@@ -131,7 +131,7 @@ def test_ranges(text: str, count: int, expected: tuple[int, int]) -> None:
     assert parse_range(text, count) == expected
 
 
-@pytest.mark.parametrize("text", ["5", "5:6", "0:6", "9:", "100000"])
+@pytest.mark.parametrize("text", ["5", "5:", "5:6", "0:6", "9:", "100000"])
 def test_ranges_beyond_the_trace_are_not_found(text: str) -> None:
     with pytest.raises(NothingFoundError) as beyond:
         parse_range(text, 5)

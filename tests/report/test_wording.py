@@ -56,7 +56,12 @@ def test_times(microseconds: float, text: str) -> None:
         ("annotation:profiler", "ProfilerStep labels"),
         ("annotation:tick", "tick labels"),
         ("device_annotation:vllm", "vLLM labels on the device's streams"),
-        ("call_tree", "call tree"),
+        ("family:iteration #", "labels like iteration #"),
+        ("call_tree:engine/core.py: run_step", "the call tree (engine/core.py: run_step)"),
+        ("top_level:aten::embedding", "the op aten::embedding"),
+        ("device_sequence:embedding_kernel", "the sequence of kernels (embedding_kernel)"),
+        ("bookends:family:step #", "labels like step # and what runs around them"),
+        ("crystal ball", "crystal ball"),
     ],
 )
 def test_detectors(detector: str, text: str) -> None:

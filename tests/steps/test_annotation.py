@@ -26,20 +26,11 @@ from tracelens_infer.steps.annotation import (
     registered_formats,
     vllm_text,
 )
+from tracelens_infer.steps.formats import BUILT_IN
 
 NO_REQUESTS = PhaseLoad(0, 0, 0, 0, 0)
 
-BUILT_IN_NAMES = [
-    "vllm-detailed",
-    "vllm-native",
-    "vllm-native-pair",
-    "vllm-new-cached",
-    "sglang-detailed",
-    "sglang-native",
-    "atom",
-    "diffusion",
-    "profiler-step",
-]
+BUILT_IN_NAMES = [fmt.name for fmt in BUILT_IN]
 
 
 @pytest.fixture(autouse=True)
@@ -384,24 +375,31 @@ def names() -> list[str]:
     return [fmt.name for fmt in registered_formats()]
 
 
-def test_the_built_in_formats_come_in_this_order() -> None:
-    assert names() == BUILT_IN_NAMES
+def test_the_built_in_formats_are_there_from_the_start() -> None:
+    assert registered_formats() == BUILT_IN
+
+
+def test_every_built_in_format_has_a_label_above() -> None:
+    assert set(BUILT_IN_NAMES) - {name for _, name, *_ in LABELS} == set()
 
 
 def test_only_the_profilers_own_steps_rank_behind_the_engines() -> None:
-    by_rank = sorted(registered_formats(), key=lambda fmt: fmt.rank)
-    assert [fmt.name for fmt in by_rank] == BUILT_IN_NAMES
-    assert [fmt.name for fmt in by_rank if fmt.rank > module.ENGINE_RANK] == ["profiler-step"]
+    assert [fmt.name for fmt in BUILT_IN if fmt.rank > module.ENGINE_RANK] == ["profiler-step"]
+    assert [fmt.rank for fmt in BUILT_IN] == sorted(fmt.rank for fmt in BUILT_IN), "an engine's goes before it"
 
 
 def test_variants_of_one_grammar_share_a_family() -> None:
-    assert [fmt.family for fmt in registered_formats()] == [
-        *4 * ["vllm"],
-        *2 * ["sglang"],
-        "atom",
-        "diffusion",
-        "profiler",
-    ]
+    assert [made_up(name).family for name in ("mine", "mine-detailed", "mine-of-old")] == ["mine"] * 3
+    families = {fmt.family for fmt in BUILT_IN}
+    assert {"vllm", "sglang", "atom", "diffusion", "profiler"} <= families
+
+
+@pytest.mark.parametrize("family", dict.fromkeys(fmt.family for fmt in BUILT_IN))
+def test_formats_of_a_family_stand_together_and_those_with_sums_first(family: str) -> None:
+    places = [place for place, fmt in enumerate(BUILT_IN) if fmt.family == family]
+    assert places == list(range(places[0], places[-1] + 1))
+    with_sums = [BUILT_IN[place].has_aggregates for place in places]
+    assert with_sums == sorted(with_sums, reverse=True)
 
 
 def test_a_new_format_goes_to_the_end_and_is_used() -> None:
@@ -423,12 +421,11 @@ def test_a_new_format_only_sees_texts_with_its_prefixes() -> None:
     assert seen == ["iter 1", "step[unheard of]"]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "place"),
-    [("vllm-detailed", None, 0), ("atom", None, 6), (None, "atom", 7), (None, "profiler-step", 9)],
-)
-def test_before_and_after_place_a_format(before: str | None, after: str | None, place: int) -> None:
-    register_format(made_up("mine"), before=before, after=after)
+@pytest.mark.parametrize("anchor", [BUILT_IN_NAMES[0], "atom", BUILT_IN_NAMES[-1]])
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_before_and_after_place_a_format(side: str, anchor: str) -> None:
+    register_format(made_up("mine"), **{side: anchor})
+    place = BUILT_IN_NAMES.index(anchor) + (side == "after")
     assert names() == [*BUILT_IN_NAMES[:place], "mine", *BUILT_IN_NAMES[place:]]
 
 
@@ -525,12 +522,13 @@ def test_entry_points_are_asked_for_once_and_only_when_needed(monkeypatch: pytes
 
 
 def test_an_entry_point_may_place_its_format_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    def place() -> tuple[StepFormat, ...]:
+    def place_it() -> tuple[StepFormat, ...]:
         register_format(made_up("placed"), before="atom")
         return ()
 
-    install(monkeypatch, FakeEntryPoint("plugin", lambda: place))
-    assert names() == [*BUILT_IN_NAMES[:6], "placed", *BUILT_IN_NAMES[6:]]
+    install(monkeypatch, FakeEntryPoint("plugin", lambda: place_it))
+    place = BUILT_IN_NAMES.index("atom")
+    assert names() == [*BUILT_IN_NAMES[:place], "placed", *BUILT_IN_NAMES[place:]]
 
 
 def cannot_be_imported() -> object:

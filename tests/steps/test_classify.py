@@ -76,6 +76,8 @@ MOST = 1 + MAX_SPECULATIVE_TOKENS
         (2, 2 * MOST + 1, 700, RECOMPUTE, RECOMPUTE),
         (8, 107, 7 + 100**2, RECOMPUTE, RECOMPUTE),  # seven decodes and one resumed: the squares tell
         (64, 163, 63 + 100**2, RECOMPUTE, RECOMPUTE),
+        (8, 32, 17 * 32, RECOMPUTE, DECODE_ONLY),  # 17 tokens are drafted at most, so the squares cannot be more
+        (8, 32, 17 * 32 + 1, RECOMPUTE, RECOMPUTE),
     ],
 )
 def test_a_decode_with_too_many_query_tokens_recomputes(
@@ -134,6 +136,7 @@ def test_an_engine_speculates_in_most_steps_or_never(texts: list[str], expected:
         ([(0, 8), (2, 0), (0, 2)], [0, 0, 0]),  # all of them had
         ([(0, 8), (2, 0), (0, 1)], [0, 0, 0]),
         ([(0, 8), (1, 0), (1, 0), (0, 10)], [0, 8, 8, 0]),  # consecutive prefill steps
+        ([(0, 8), (1, 0), (1, 0), (0, 9)], [0, 7, 7, 0]),  # two came, so one of the eight had finished
         ([(0, 8), (1, 0), (2, 0), (4, 0), (0, 15)], [0, 8, 8, 8, 0]),
         ([(0, 8), (1, 0), (0, 9), (1, 0), (0, 10)], [0, 8, 0, 9, 0]),
         ([(0, 8), (0, 0), (2, 0), (0, 0), (0, 10)], [0, 0, 8, 0, 0]),  # steps in which nothing runs do not count

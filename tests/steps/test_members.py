@@ -258,7 +258,8 @@ def test_half_an_arrow_belongs_to_no_step(tmp_path: Path) -> None:
     [
         (520, 30, [1]),  # around the work
         (529.001, 30, [1]),
-        (530.9, 30, [1]),  # up to 1 us after its start
+        (531, 30, [1]),  # up to 1 us after its start
+        (531.001, 30, []),
         (520, 5, []),  # before it
         (600, 5, []),
         (630, 30, [2]),

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens_infer.errors import UsageError
+from tracelens_infer.steps.local_mix import LAST_STEP
 from tracelens_infer.steps.workload import RangeRatioStyle, Workload
 
 EXAMPLE = Workload(64, 1024, 0.8)
@@ -208,6 +209,10 @@ def test_caps() -> None:
         (Workload(1, 1024, 0.8), 512, 4352, ["max_iters_clamped", "profile_below_steps_needed"]),
         (Workload(256, 32, 0.8), 32, 256, ["max_iters_clamped", "delay_raised_to_ramp_up"]),  # centre 144 - 16
         (Workload(64, 1024, 0.8, data_parallel=2), 512, 4352, []),  # a rank has 32: 512 as asked
+        (Workload(64, 1024, 0.95), 256, 4864, []),  # the window is just as long
+        (Workload(64, 1024, 0.96), 256, 4890, ["completions_in_one_burst"]),
+        (Workload(64, 1024), 256, 4992, ["completions_in_one_burst"]),
+        (Workload(1, 500), 512, 2244, ["max_iters_clamped"]),  # one request at a time is no burst
     ],
 )
 def test_profile_window(workload: Workload, max_iters: int, delay_iters: int, expected: list[str]) -> None:
@@ -549,3 +554,127 @@ def test_exclusive_steps_move_the_profile_as_the_cycle_says() -> None:
     assert moved == 4795
     assert prefills_from(moved) > 2 * prefills_from(4480)
     assert prefills_from(moved) > 30
+
+
+# --------------------------------------------------------------------------------------- chunks that queue
+
+
+def simulate_chunks(work: Workload, seed: int) -> set[int]:
+    """Run a workload whose prompts are cut in chunks, as a scheduler with one token budget a step does.
+
+    Decodes take a token each, prompts the rest, first come, first served. Returns the steps that hold a prefill.
+    """
+    draw = random.Random(seed)
+    tokens, budget = work.uncached_prompt_tokens or 0, work.chunk_size or 0
+    shortest, longest = round(work.shortest_output_tokens), round(work.longest_output_tokens)
+    waiting = [tokens] * work.concurrency  # what is left of each prompt
+    to_come = work.prompts - len(waiting)
+    ends: dict[int, int] = {}  # step -> requests that finish in it
+    decoding, step, prefills = 0, 0, set()
+    while waiting or decoding:
+        room = budget - decoding
+        if waiting:
+            prefills.add(step)
+        while waiting and room:
+            taken = min(room, waiting[0])
+            room -= taken
+            waiting[0] -= taken
+            if waiting[0] == 0:
+                waiting.pop(0)
+                decoding += 1
+                last = step + draw.randint(shortest, longest) - 1
+                ends[last] = ends.get(last, 0) + 1
+        finished = ends.pop(step, 0)
+        decoding -= finished
+        starting = min(finished, to_come)
+        to_come -= starting
+        waiting += [tokens] * starting
+        step += 1
+    return prefills
+
+
+CHUNKED_RUNS = [
+    Workload(64, 1024, 0.8, prompt_tokens=4096, chunk_size=512),  # 10 chunks: more than the fifth range holds
+    Workload(64, 1024, 0.8, prompt_tokens=8192, chunk_size=2048),
+    Workload(64, 1024, 0.8, prompt_tokens=3000, chunk_size=2048),
+    Workload(64, 1024, 1.0, prompt_tokens=4096, chunk_size=2048),
+    Workload(64, 1000, 0.3, prompt_tokens=4096, chunk_size=2048),
+    Workload(16, 1024, 0.8, prompt_tokens=8192, chunk_size=512),
+    Workload(8, 128, 0.5, prompt_tokens=600, chunk_size=256),
+]
+
+
+@pytest.mark.parametrize("work", CHUNKED_RUNS)
+def test_a_simulated_run_in_chunks_agrees(work: Workload) -> None:
+    profile = work.profile_window()
+    first, end = profile.first_step, profile.end_step
+    runs = [simulate_chunks(work, seed) for seed in range(10)]
+    seen = statistics.mean(sum(first <= step < end for step in prefills) for prefills in runs)
+    told = work.local_mix_chunked(first, end)
+    assert told is not None
+    assert told.prefill_decode_steps == pytest.approx(seen, abs=0.06 * (end - first))
+    assert told.prefill_decode_steps > 1.3 * work.local_mix(first, end).prefill_decode_steps
+
+
+def test_chunks_of_the_ramp_up_fill_every_step() -> None:
+    work = CHUNKED_RUNS[0]
+    told = work.local_mix_chunked(0, 500)
+    assert told is not None
+    assert told.prefill_decode_steps == pytest.approx(500)
+    assert told.completions == 0
+
+
+@pytest.mark.parametrize("work", CHUNKED_RUNS)
+def test_local_mix_in_chunks_adds_up_over_the_run(work: Workload) -> None:
+    parts = [work.local_mix_chunked(first, first + 500) for first in range(0, 10_000, 500)]
+    whole = work.local_mix_chunked(0, 10_000)
+    assert whole is not None
+    assert sum(part.prefill_decode_steps for part in parts if part) == pytest.approx(whole.prefill_decode_steps)
+    assert all(part is not None and 0 <= part.prefill_decode_steps <= part.steps for part in parts)
+    # A prompt takes all its chunks, or a few less where it shares a step: none is lost in the queue.
+    chunks = work.chunks_per_request or 0
+    begun = whole.completions + work.concurrency
+    assert 0.5 * chunks * (begun - work.concurrency) < whole.prefill_decode_steps <= chunks * begun + 1
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        EXAMPLE,
+        replace(EXAMPLE, chunk_size=512),
+        replace(EXAMPLE, prompt_tokens=4096),
+        replace(EXAMPLE, prompt_tokens=448, chunk_size=512),
+        replace(EXAMPLE, prompt_tokens=4096, cached_tokens=4000, chunk_size=512),
+    ],
+)
+def test_without_chunks_the_local_mix_stays(work: Workload) -> None:
+    assert work.local_mix_chunked(4480, 4736) == EXAMPLE.local_mix(4480, 4736)
+    assert work.why_no_local_mix(4480, 4736) is None
+
+
+def test_local_mix_in_chunks_is_withheld_where_it_cannot_be_said() -> None:
+    busy = replace(EXAMPLE, prompt_tokens=5000, chunk_size=512)
+    bound = replace(EXAMPLE, prompt_tokens=9000, chunk_size=512)
+    for work, share in ((busy, "78 %"), (bound, "140 %")):
+        assert work.local_mix_chunked(4480, 4736) is None
+        note = work.why_no_local_mix(4480, 4736)
+        assert note is not None
+        assert (note.level, note.code) == ("warning", "local_mix_withheld")
+        assert share in note.text
+    far = CHUNKED_RUNS[0].why_no_local_mix(LAST_STEP, LAST_STEP + 1)
+    assert far is not None
+    assert "followed up to step 262,144" in far.text
+
+
+@pytest.mark.parametrize(("first", "end"), [(5, 5), (-1, 5), (0, 0)])
+def test_local_mix_in_chunks_refuses_an_empty_range(first: int, end: int) -> None:
+    with pytest.raises(UsageError, match="step"):
+        CHUNKED_RUNS[0].local_mix_chunked(first, end)
+
+
+def test_numbers_in_texts_have_one_format() -> None:
+    (note,) = Workload(64, 1024, 0.8, data_parallel=3).notes
+    assert "CONC / DP = 21.3 requests" in note.text
+    with pytest.raises(UsageError) as caught:
+        Workload(64, 1024, 0.8, data_parallel=3, chunk_size=20)
+    assert "beside 21.3 decodes" in caught.value.reason

@@ -36,7 +36,10 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(str(path), f"The configuration cannot be read: {reason}.", "Check the path.") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # TOMLDecodeError is a ValueError, and so are numbers too long to read
         raise UsageError(str(path), f"The configuration is no TOML: {error}.", "Mend it, or leave it out.") from error
 
 
@@ -57,9 +60,10 @@ def _defaults(path: Path, name: str, table: object, command: click.Command | Non
     defaults: dict[str, Any] = {}
     for key, value in table.items():
         thing = f"{path}, [{name}] {key}"
-        if key.lstrip("-") not in options:
+        spelled = key.lstrip("-").replace("_", "-")
+        if spelled not in options:
             raise UsageError(thing, "There is no option of this name.", f"tracelens {name} --help lists the options.")
-        option, negated = options[key.lstrip("-")]
+        option, negated = options[spelled]
         if isinstance(value, (dict, list)):
             raise UsageError(thing, "An option has one value, no list or table.", "Write a number, a text or a truth.")
         if option.is_flag and not isinstance(value, bool):
@@ -79,5 +83,5 @@ config_option = click.option(
     expose_value=False,
     callback=_load_config,
     metavar="FILE.toml",
-    help="Defaults for options: a table a command, keys named as its options. Flags win.",
+    help="Defaults: one table per command, such as [split], keys named like its options. Flags win.",
 )

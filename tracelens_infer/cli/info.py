@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tracelens_infer.cli.options import common_options, json_option, max_bytes_option
 from tracelens_infer.cli.terminal import Terminal, pass_terminal
-from tracelens_infer.errors import TracelensError
+from tracelens_infer.cli.traces import GivenTraces
+
+if TYPE_CHECKING:
+    from tracelens_infer.trace.reader import Progress
 
 __all__ = ["info_command"]
 
@@ -26,27 +30,18 @@ def info_command(terminal: Terminal, /, traces: tuple[str, ...], max_bytes: int 
     """
     from tracelens_infer.report.info import describe_trace, rank_notes
     from tracelens_infer.report.info_text import info_lines
-    from tracelens_infer.trace.source import DEFAULT_MAX_BYTES, find_traces, local_file
+    from tracelens_infer.trace.source import DEFAULT_MAX_BYTES
 
     found: list[dict[str, Any]] = []
-    first_error: TracelensError | None = None
-    files = list(dict.fromkeys(path for name in traces for path in find_traces(name)))
-    for path in files:
-        name = click.format_filename(path)
-        try:
-            with local_file(path) as file, terminal.reading(name) as progress:
-                info = describe_trace(file, name=name, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=progress)
-        except TracelensError as error:
-            if len(files) == 1:
-                raise
-            terminal.error(error)
-            first_error = first_error or error
-            continue
-        found.append(info)
+
+    def describe(_: Path, file: Path, name: str, progress: Progress | None) -> None:
+        found.append(describe_trace(file, name=name, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=progress))
         if not as_json:
-            terminal.lines(info_lines(info))
+            terminal.lines(info_lines(found[-1]))
+
+    given = GivenTraces(terminal, traces)
+    given.each(describe)
     if as_json:
-        terminal.data(found if len(files) > 1 else found[0])
+        terminal.data(found if given.are_several else found[0])
     terminal.notes(rank_notes(found))
-    if first_error is not None:
-        raise click.exceptions.Exit(first_error.exit_code)
+    given.end()

@@ -156,12 +156,10 @@ def workload_from(options: dict[str, Any]) -> Any:  # noqa: ANN401 - imported la
     """
     given = {name: options.pop(name) for name in _WORKLOAD_NAMES}
     if given["concurrency"] is None and given["output_tokens"] is None:
-        stray = [
-            name for name in ("length_ratio", "num_prompts", "prompt_tokens", "chunk_size") if given[name] is not None
-        ]
-        if stray:
+        left_out = {"range_ratio_style": "document", "cached_tokens": 0, "data_parallel": 1, "pipeline_stages": 1}
+        if any(value not in (None, left_out.get(name)) for name, value in given.items()):
             raise UsageError(
-                "--R, --num-prompts, --isl, --chunk-size",
+                "--R, --num-prompts, --isl, --chunk-size, --cached-tokens, --dp, --pp",
                 "They describe a run only together with CONC and OSL.",
                 "Give --CONC and --OSL, too.",
             )

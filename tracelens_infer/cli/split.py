@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +18,10 @@ from tracelens_infer.cli.options import (
     workload_options,
 )
 from tracelens_infer.cli.terminal import Terminal, pass_terminal
-from tracelens_infer.errors import TracelensError
+from tracelens_infer.cli.traces import GivenTraces
+
+if TYPE_CHECKING:
+    from tracelens_infer.trace.reader import Progress
 
 __all__ = ["split_command"]
 
@@ -107,49 +110,41 @@ def split_command(
     from tracelens_infer.report.split import split_trace
     from tracelens_infer.report.split_plan import SplitOptions
     from tracelens_infer.report.split_text import split_lines
-    from tracelens_infer.trace.source import find_traces, local_file
 
     workload = workload_from(options)
     if max_bytes is not None:
         options["max_bytes"] = max_bytes
     wanted = SplitOptions(workload=workload, **options)
-    files = list(dict.fromkeys(path for name in traces for path in find_traces(name)))
+    given = GivenTraces(terminal, traces)
+    folders = dict(zip(given.files, _folders(given.files, output, are_several=given.are_several), strict=True))
     written: list[dict[str, Any]] = []
-    first_error: TracelensError | None = None
-    for path, folder in zip(files, _folders(files, output), strict=True):
-        name = click.format_filename(path)
-        try:
-            with local_file(path) as file, terminal.reading(name) as progress:
-                result = split_trace(file, folder, wanted, name=name, force=force, progress=progress)
-        except TracelensError as error:
-            if len(files) == 1:
-                raise
-            terminal.error(error)
-            first_error = first_error or error
-            continue
-        terminal.notes(result.notes, about=name if len(files) > 1 else "")
-        written.append({"folder": click.format_filename(folder), **result.manifest})
+
+    def split(path: Path, file: Path, name: str, progress: Progress | None) -> None:
+        result = split_trace(file, folders[path], wanted, name=name, force=force, progress=progress)
+        terminal.notes(result.notes, about=name if given.are_several else "")
+        written.append({"folder": click.format_filename(result.folder), **result.manifest})
         if not as_json:
             terminal.lines(split_lines(result))
+
+    given.each(split)
     if as_json:
-        terminal.data(written if len(files) > 1 else written[0])
+        terminal.data(written if given.are_several else written[0])
     terminal.notes(rank_notes(written))
-    if first_error is not None:
-        raise click.exceptions.Exit(first_error.exit_code)
+    given.end()
 
 
-def _folders(files: Sequence[Path], output: Path | None) -> list[Path]:
+def _folders(files: Sequence[Path], output: Path | None, *, are_several: bool) -> list[Path]:
     """An output folder for each trace, below ``output`` where there are several.
 
     It is called after the trace; where that makes equal names, after the folders around it, too.
     """
     from tracelens_infer.trace.source import trace_stem
 
-    if output is not None and len(files) == 1:
+    if output is not None and not are_several:
         return [output]
     places = [path.absolute().parts for path in files]
     names = [trace_stem(path) for path in files]
-    for depth in range(2, max(map(len, places))):
+    for depth in range(2, max(map(len, places), default=0)):
         if len(set(names)) == len(files):
             break
         names = ["_".join(place[1:][-depth:]) for place in places]

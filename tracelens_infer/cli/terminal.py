@@ -40,7 +40,8 @@ class Terminal:
         """Print a result for people on stdout. A line that is not indented is a heading."""
         for line in lines:
             heading = bool(line) and not line.startswith(" ")
-            click.echo(click.style(line, bold=True) if heading else line, color=self._colour)
+            shown = _printable(line)
+            click.echo(click.style(shown, bold=True) if heading else shown, color=self._colour)
 
     def notes(self, notes: Iterable[Note], *, informative: bool = False, about: str = "") -> None:
         """Show notes on stderr: warnings as a rule, informative ones with --verbose, errors even when quiet.
@@ -53,12 +54,12 @@ class Terminal:
         for note in notes:
             if note.level in shown:
                 level = click.style(f"{note.level}:", fg=_LEVEL_COLOURS[note.level])
-                text = note_text(note.text, note.count, note.first_offset_bytes)
+                text = _printable(note_text(note.text, note.count, note.first_offset_bytes))
                 click.echo(f"{level} {about and f'{about}: '}{text}", err=True, color=self._colour)
 
     def error(self, error: TracelensError) -> None:
         """Show what went wrong: the thing, the reason, the next action, a line each."""
-        lines = [" ".join(part.split()) for part in (error.thing, error.reason, error.action)]
+        lines = [_printable(" ".join(part.split())) for part in (error.thing, error.reason, error.action)]
         click.echo(f"{click.style('error:', fg='red')} {lines[0]}", err=True, color=self._colour)
         for line in lines[1:]:
             click.echo(f"  {line}", err=True, color=self._colour)
@@ -84,6 +85,11 @@ class Terminal:
         finally:
             if shown:
                 click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def _printable(text: str) -> str:
+    """What a trace or a file name brings along must not steer the terminal."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 
 pass_terminal = click.make_pass_decorator(Terminal, ensure=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from tracelens_infer import __version__
 from tracelens_infer.errors import MergedTraceError, NothingFoundError
 from tracelens_infer.notes import Note
 from tracelens_infer.report.manifest import analysis_dict, note_dict, trace_dict
@@ -49,7 +49,7 @@ def describe_trace(
         notes, found = analysis.notes, analysis_dict(analysis)
     return {
         "schema_version": SCHEMA_VERSION,
-        "tool_version": version("tracelens-infer"),
+        "tool_version": __version__,
         **found,
         **events,
         "notes": [note_dict(note) for note in notes],

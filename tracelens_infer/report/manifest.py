@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from itertools import islice
 from typing import Any
 
+from tracelens_infer import __version__
 from tracelens_infer.notes import Note
 from tracelens_infer.report.split_plan import Output, SplitOptions
 from tracelens_infer.report.step_times import durations_us, median_us
@@ -40,7 +40,7 @@ def manifest_of(
     degraded = analysis.iterations.chosen.grade is Grade.DEGRADED
     manifest: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
-        "tool_version": version("tracelens-infer"),
+        "tool_version": __version__,
         "status": "degraded" if degraded else "ok",
         **analysis_dict(analysis),
         "options": _options(options),
@@ -84,7 +84,12 @@ def trace_dict(trace: Trace) -> dict[str, Any]:
     metadata = asdict(trace.metadata)
     base_time_ns = metadata.pop("base_time_ns")
     return {
-        "source": {"name": trace.name, "uncompressed_bytes": trace.size_bytes, "events": trace.event_count, **metadata},
+        "source": {
+            "name": _encodable(trace.name),
+            "uncompressed_bytes": trace.size_bytes,
+            "events": trace.event_count,
+            **metadata,
+        },
         "has_device_events": trace.has_device_events,
         "time_base": {
             "first_event_us": first_ns / 1000,
@@ -97,6 +102,11 @@ def trace_dict(trace: Trace) -> dict[str, Any]:
             for row, clipped in islice(trace.clipped.items(), _LISTED_REPAIRS)
         ],
     }
+
+
+def _encodable(name: str) -> str:
+    """A file's name as JSON can hold it: bytes that are no UTF-8 are replaced."""
+    return name.encode("utf-8", "replace").decode()
 
 
 def note_dict(note: Note) -> dict[str, Any]:

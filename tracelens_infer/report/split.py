@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from tracelens_infer.errors import LowCoverageError
+from tracelens_infer.errors import LowCoverageError, UsageError
 from tracelens_infer.notes import Note
 from tracelens_infer.report.manifest import MANIFEST, manifest_of, steady_notes
 from tracelens_infer.report.output_folder import output_folder
 from tracelens_infer.report.split_plan import Output, SplitOptions, plan_outputs
-from tracelens_infer.report.tables import steps_table, write_csv, write_parquet
+from tracelens_infer.report.tables import write_csv, write_parquet
 from tracelens_infer.report.wording import detector_text
 from tracelens_infer.steps.analyze import StepAnalysis, analyze_steps
 from tracelens_infer.steps.candidates import Grade
+from tracelens_infer.steps.coverage import LEAST_INSIDE_SPANS
 from tracelens_infer.steps.members import members_of, retention
 from tracelens_infer.steps.steady_window import SteadyState, find_steady_state
+from tracelens_infer.steps.table import steps_table
+from tracelens_infer.steps.workload import Workload
 from tracelens_infer.trace.reader import Progress
 from tracelens_infer.trace.writer import TraceOutput, write_traces
 
@@ -35,6 +39,7 @@ class SplitResult:
     steady_state: SteadyState | None
     outputs: tuple[Output, ...]
     manifest: dict[str, Any]
+    workload: Workload | None = None
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -43,8 +48,8 @@ class SplitResult:
 
 
 def split_trace(
-    path: Path,
-    folder: Path,
+    path: str | PathLike[str],
+    folder: str | PathLike[str],
     options: SplitOptions | None = None,
     *,
     name: str | None = None,
@@ -56,7 +61,10 @@ def split_trace(
     Raises InputError, NothingFoundError (LowCoverageError for steps that explain too little), UsageError and
     OutputExistsError.
     """
+    folder = Path(folder)
     options = options or SplitOptions()
+    if Path(path).resolve().is_relative_to(folder.resolve()):
+        raise UsageError(str(folder), "The trace itself lies in the output folder.", "Name another folder with -o.")
     with output_folder(folder, force=force, marker=MANIFEST) as partial:
         analysis = analyze_steps(
             path,
@@ -70,7 +78,7 @@ def split_trace(
         steady_state = _steady_state(analysis, options)
         outputs = tuple(plan_outputs(analysis.steps.steps, steady_state, options))
         outputs, manifest = _write(partial, analysis, steady_state, outputs, options)
-    return SplitResult(folder, analysis, steady_state, outputs, manifest)
+    return SplitResult(folder, analysis, steady_state, outputs, manifest, options.workload)
 
 
 def _steady_state(analysis: StepAnalysis, options: SplitOptions) -> SteadyState | None:
@@ -90,6 +98,11 @@ def _refuse_low_coverage(analysis: StepAnalysis, *, allow_degraded: bool) -> Non
         f"The steps found ({detector_text(chosen.detector)}) explain only {chosen.explained_share:.1%} of the"
         f" {what} time between the first and the last."
     )
+    if chosen.inside_spans < LEAST_INSIDE_SPANS:
+        share = (
+            f"Only {chosen.inside_spans:.1%} of the {what} work is asked for within the"
+            f" {detector_text(chosen.detector)}: they seem to mark something else."
+        )
     degraded = chosen.grade is Grade.DEGRADED
     action = "Accept them with --allow-degraded." if degraded else "See what is there with: tracelens info"
     raise LowCoverageError(analysis.trace.name, share, action)

@@ -45,12 +45,24 @@ def engine_text(name: str) -> str:
 
 def detector_text(detector: str) -> str:
     """What marks the steps? ``annotation:vllm`` is "vLLM labels"."""
-    kind, _, family = detector.partition(":")
-    if kind == "annotation":
-        return f"{engine_text(family)} labels"
-    if kind == "device_annotation":
-        return f"{engine_text(family)} labels on the device's streams"
-    return detector.replace("_", " ").replace(":", ": ")
+    kind, _, what = detector.partition(":")
+    match kind:
+        case "annotation":
+            return f"{engine_text(what)} labels"
+        case "device_annotation":
+            return f"{engine_text(what)} labels on the device's streams"
+        case "family":
+            return f"labels like {what}"
+        case "call_tree":
+            return f"the call tree ({what})"
+        case "top_level":
+            return f"the op {what}"
+        case "device_sequence":
+            return f"the sequence of kernels ({what})"
+        case "bookends":
+            return f"{detector_text(what)} and what runs around them"
+        case _:
+            return detector
 
 
 def kind_text(kind: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from typing import TYPE_CHECKING
 
 from tracelens_infer.notes import Note
@@ -39,7 +39,7 @@ class StepAnalysis:
 
 
 def analyze_steps(
-    path: Path,
+    path: str | PathLike[str],
     *,
     name: str | None = None,
     max_bytes: int = DEFAULT_MAX_BYTES,

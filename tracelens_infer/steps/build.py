@@ -33,6 +33,7 @@ _TRANSIENT_FACTOR = 10
 _TRANSIENT_STEPS = 4  # start-up (first collectives, compilation) was seen to last no longer
 _FEWEST_SIBLINGS = 3
 
+_FEWEST_FORWARD_KERNELS = 4  # norm, projection, attention, projection: no forward has fewer
 _FORWARD_SHARE = 0.5
 """Work after a label that has more than this share of a step's kernels is a forward of its own, not sampling."""
 
@@ -248,7 +249,8 @@ def _with_dummies(candidate: Candidate, work: DeviceWork) -> tuple[Candidate, in
     if not len(working):
         return candidate, 0
     usual = int(np.median(after))
-    forwards = np.flatnonzero(after > usual + _FORWARD_SHARE * float(np.median(working)))
+    least = max(_FEWEST_FORWARD_KERNELS, _FORWARD_SHARE * float(np.median(working)))
+    forwards = np.flatnonzero(after >= usual + least)
     if not len(forwards):
         return candidate, 0
     boundaries = list(candidate.boundaries)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
 from tracelens_infer.errors import MergedTraceError
+from tracelens_infer.notes import Note
 from tracelens_infer.steps.annotation import StepAnnotation, StepFormat, parse_annotation, registered_formats
-from tracelens_infer.trace.columns import MISSING, Role, RowArray, Trace
+from tracelens_infer.trace.columns import MISSING, Int64Array, Role, RowArray, Trace
 from tracelens_infer.trace.reader import event_names
 
 __all__ = ["Candidate", "Grade", "StepBoundary", "Window", "annotation_candidates", "label_families"]
+
+
+_STRAY_SHARE = 0.02  # of the labels: a second rank has as many as the first
+_HELD_BY_AN_OVERLONG = 2  # labels of one family nest one in one
+_OVERLONG_FACTOR = 10
 
 
 class Grade(StrEnum):
@@ -59,9 +65,11 @@ class Candidate:
         on_device: the boundaries are times on the device's clock (labels that only the device's tracks carry).
         span_share, explained_share: share of the linked device time (without a device: of host op time) between the
             first and the last boundary that lies in the marked spans, and in the tiles.
+        inside_spans: share of the pieces of work, not of their time, that is asked for within the marked spans.
         grade: None until graded.
         rejected: why another candidate was preferred; empty for the chosen one.
         overlapping: boundaries whose span runs into the next one's.
+        notes: what had to be mended, or left out.
     """
 
     detector: str
@@ -69,9 +77,11 @@ class Candidate:
     on_device: bool = False
     span_share: float = 0.0
     explained_share: float = 0.0
+    inside_spans: float = 0.0
     grade: Grade | None = None
     rejected: str = ""
     overlapping: int = 0
+    notes: tuple[Note, ...] = ()
 
     @property
     def has_aggregates(self) -> bool:
@@ -137,7 +147,7 @@ def family_rank(formats: Iterable[StepFormat], detector: str) -> int:
 
 
 def _host_candidate(trace: Trace, family: str, marks: _Marks) -> Candidate:
-    _refuse_several_processes(trace, marks)
+    marks, notes = _of_one_process(trace, marks)
     rows = np.array([row for row, _ in marks], dtype=np.intp)
     starts = trace.columns.start_ns[rows]
     ends = starts + trace.columns.duration_ns[rows]
@@ -145,13 +155,28 @@ def _host_candidate(trace: Trace, family: str, marks: _Marks) -> Candidate:
     for number in unknown.tolist():
         following = int(starts[number + 1]) if number + 1 < len(starts) else None
         ends[number] = _end_of_what_it_ran(trace, int(rows[number]), following)
+    notes += _clip_overlong(starts, ends)
     outer = _outermost(starts.tolist(), ends.tolist())
     annotations = [annotation for _, annotation in marks]
-    return _tiled(
-        f"annotation:{family}",
-        [(int(rows[i]), int(starts[i]), int(ends[i]), annotations[i]) for i in outer],
-        on_device=False,
-    )
+    spans = [(int(rows[i]), int(starts[i]), int(ends[i]), annotations[i]) for i in outer]
+    return replace(_tiled(f"annotation:{family}", spans, on_device=False), notes=tuple(notes))
+
+
+def _clip_overlong(starts: Int64Array, ends: Int64Array) -> list[Note]:
+    """End labels, in place, that last far beyond all that begin within them: a duration that cannot be.
+
+    A label that really holds others of its family lasts about as long as they do together.
+    """
+    total = np.append(0, np.cumsum(np.maximum(ends - starts, 0)))
+    number = np.arange(len(starts))
+    beyond = np.searchsorted(starts, ends)
+    held = total[np.maximum(beyond, number + 1)] - total[number + 1]
+    overlong = (beyond - number > _HELD_BY_AN_OVERLONG) & (ends - starts > _OVERLONG_FACTOR * np.maximum(held, 1))
+    if not overlong.any():
+        return []
+    ends[overlong] = starts[np.flatnonzero(overlong) + 1]
+    text = "Labels that last far beyond the steps that begin within them end where the next one begins."
+    return [Note("warning", "overlong_labels", text, int(overlong.sum()))]
 
 
 def _outermost(starts: list[int], ends: list[int]) -> list[int]:
@@ -166,16 +191,26 @@ def _outermost(starts: list[int], ends: list[int]) -> list[int]:
     return kept
 
 
-def _refuse_several_processes(trace: Trace, marks: _Marks) -> None:
+def _of_one_process(trace: Trace, marks: _Marks) -> tuple[_Marks, list[Note]]:
+    """The labels of the process that has them; a stray one or two beside many have a damaged process id."""
     lanes = trace.lanes.lanes
-    processes = {lanes[trace.columns.lane[row]].process for row, _ in marks}
-    if len(processes) > 1:
-        listed = ", ".join(str(process) for process in sorted(processes, key=str))
-        raise MergedTraceError(
-            trace.name,
-            f"Steps of {len(processes)} processes share this file ({listed}); mixing them would give wrong times.",
-            "Give the trace of one rank (the engine writes one file a rank before merging).",
-        )
+    processes = [lanes[trace.columns.lane[row]].process for row, _ in marks]
+    counts = Counter(processes).most_common()
+    if len(counts) == 1:
+        return marks, []
+    stray = len(marks) - counts[0][1]
+    damaged = all(type(process) is not type(counts[0][0]) for process, _ in counts[1:])  # null, 1.5, a text
+    if stray <= _STRAY_SHARE * len(marks) or (damaged and stray < counts[0][1]):
+        kept = [mark for mark, process in zip(marks, processes, strict=True) if process == counts[0][0]]
+        return kept, [
+            Note("warning", "stray_labels", "Labels of other processes than the steps' were left out.", stray)
+        ]
+    listed = ", ".join(str(process) for process in sorted(set(processes), key=str))
+    raise MergedTraceError(
+        trace.name,
+        f"Steps of {len(counts)} processes share this file ({listed}); mixing them would give wrong times.",
+        "Give the trace of one rank (the engine writes one file per rank before merging).",
+    )
 
 
 def _end_of_what_it_ran(trace: Trace, row: int, following: int | None) -> int:

@@ -10,10 +10,13 @@ from tracelens_infer.steps.candidates import Candidate, Grade
 from tracelens_infer.trace.columns import Int64Array, Role, Trace
 from tracelens_infer.trace.launches import DeviceWork, covered_ns
 
-__all__ = ["DEGRADED_SHARE", "SPLITTABLE_SHARE", "graded", "step_numbers"]
+__all__ = ["DEGRADED_SHARE", "LEAST_INSIDE_SPANS", "SPLITTABLE_SHARE", "graded", "step_numbers"]
 
 SPLITTABLE_SHARE = 0.95
 """Above it a candidate's windows explain the trace: what is outside is start-up and sampling of a step or two."""
+LEAST_INSIDE_SPANS = 0.5
+"""Tiles have no gaps, so they explain whatever lies between labels, too: labels within which less than half of the work
+is launched mark something else."""
 DEGRADED_SHARE = 0.75
 """Below it more than a quarter of the device's time happens outside of what is called a step."""
 
@@ -53,11 +56,20 @@ def graded(trace: Trace, work: DeviceWork, candidate: Candidate) -> Candidate:
     spans = covered_ns(start[in_span], end[in_span])
     tiles = total if in_tile.all() else covered_ns(start[in_tile], end[in_tile])
     share = tiles / total if total else 1.0  # nothing ran, so nothing is left unexplained
-    grade = (
-        Grade.SPLITTABLE
-        if share >= SPLITTABLE_SHARE
-        else Grade.DEGRADED
-        if share >= DEGRADED_SHARE
-        else Grade.NOT_SPLITTABLE
+    inside = float(in_span.mean()) if len(in_span) else 1.0
+    return replace(
+        candidate,
+        span_share=spans / total if total else 1.0,
+        explained_share=share,
+        inside_spans=inside,
+        grade=_grade(candidate, share, inside),
     )
-    return replace(candidate, span_share=spans / total if total else 1.0, explained_share=share, grade=grade)
+
+
+def _grade(candidate: Candidate, share: float, inside: float) -> Grade:
+    if share < DEGRADED_SHARE:
+        return Grade.NOT_SPLITTABLE
+    labelled = any(boundary.annotation is not None for boundary in candidate.boundaries)
+    if share < SPLITTABLE_SHARE or (labelled and inside < LEAST_INSIDE_SPANS):
+        return Grade.DEGRADED
+    return Grade.SPLITTABLE

@@ -59,12 +59,15 @@ class ExpectedMix:
                 return self.workload.mix_fraction_document
 
     def local(self, first_step: int, end_step: int) -> float:
-        """Which share of the run's steps [first_step, end_step) holds a prefill, where requests began together?"""
+        """Which share of the run's steps [first_step, end_step) holds a prefill, where requests began together?
+
+        The stationary figure where prompts queue for so much of the budget that the local one cannot be said.
+        """
+        if self.pacing == "chunked":
+            chunked = self.workload.local_mix_chunked(first_step, end_step)
+            return self.stationary if chunked is None else chunked.fraction
         mix = self.workload.local_mix(first_step, end_step)
-        if self.pacing == "batched":
-            return mix.fraction
-        chunks = (self.workload.chunks_per_request or 1) if self.pacing == "chunked" else 1
-        return min(1.0, chunks * mix.completions / mix.steps)
+        return mix.fraction if self.pacing == "batched" else min(1.0, mix.completions / mix.steps)
 
     def local_by_start(self, positions: FloatArray, length: int) -> FloatArray:
         """What is the local figure of the windows of ``length`` steps that start at these steps of the run?"""

@@ -113,7 +113,7 @@ def _why(formats: Iterable[StepFormat], chosen: Candidate, other: Candidate) -> 
 
 
 def _notes(chosen: Candidate) -> list[Note]:
-    notes = []
+    notes = list(chosen.notes)
     if chosen.overlapping:
         text = "Step labels that run into the next step's; their tiles end where the next one starts."
         notes.append(Note("info", "overlapping_steps", text, chosen.overlapping))

@@ -1,6 +1,6 @@
 """The local mix: how many of a range of steps should hold a prefill, where a run's requests began together.
 
-The formula is written out with a worked example in docs/formulas.md, "Expected mix, local".
+Written out with worked examples in docs/formulas.md, "Expected mix, local" and "Expected mix, local, in chunks".
 """
 
 from __future__ import annotations
@@ -8,21 +8,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_infer.errors import UsageError
-from tracelens_infer.steps.whole_numbers import check_count
+from tracelens_infer.steps.whole_numbers import check_count, round_up
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["CompletionWaves", "LocalMix"]
+__all__ = ["BUSIEST_SHARE", "LAST_STEP", "ChunkedRun", "CompletionWaves", "LocalMix"]
 
 DENSITY_REACH = 8.0  # standard deviations after which a wave adds less than 1e-14 of its requests
 WAVES_AT_MOST = 1 << 14  # waves summed for one step: a thousand a standard deviation
 CELLS_AT_ONCE = 1 << 20  # steps times waves held in memory together: 8 MiB an array
+BUSIEST_SHARE = 0.7  # share of the steps' room that prompts may take: above, chance decides where they queue
+LAST_STEP = 1 << 18  # steps followed one by one: under a second
+STEPS_AT_ONCE = 1 << 12  # a run is followed this far or a multiple, so that nearby windows share the work
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +85,7 @@ class CompletionWaves:
         Raises:
             UsageError: the range is empty, or starts before step 0.
         """
-        check_count("first_step", first_step, 0)
-        check_count("end_step", end_step, 1)
-        if end_step <= first_step:
-            raise UsageError(
-                f"steps [{first_step}, {end_step})", "hold no step", "pass an end step after the first step"
-            )
+        _check_range(first_step, end_step)
         expected = 0.0
         completions = 0.0
         for steps in self._step_blocks(first_step, end_step):
@@ -118,3 +118,112 @@ class CompletionWaves:
         size = CELLS_AT_ONCE // min(farthest - nearest + 1, WAVES_AT_MOST)
         for start in range(first_step, end_step, size):
             yield np.arange(start, min(start + size, end_step), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedRun:
+    """In which steps are prompts computed that take several steps each?
+
+    The run is followed step by step as a flow: what the budget leaves beside the decodes goes to the waiting prompt
+    tokens, in turn. A request decodes once its prompt is done, and the next prompt waits when it has finished.
+
+    Attributes:
+        requests: requests that run at once.
+        shortest_steps: tokens, and so decode steps, of the shortest output.
+        longest_steps: those of the longest.
+        prompt_tokens: tokens to compute for a prompt.
+        budget_tokens: tokens that a step computes, decodes included.
+    """
+
+    requests: float
+    shortest_steps: int
+    longest_steps: int
+    prompt_tokens: int
+    budget_tokens: int
+
+    @property
+    def chunk_steps(self) -> int:
+        """How many steps does a prompt take that meets no other?"""
+        return round_up(self._prompt_steps)
+
+    @property
+    def busy_share(self) -> float:
+        """Which share of the steps' room do prompts take, over the whole run?"""
+        return self.requests * self._prompt_steps / ((self.shortest_steps + self.longest_steps) / 2)
+
+    @property
+    def delay_steps(self) -> int:
+        """How long after the flow has served a prompt is the real one done, on average?
+
+        The steps that a prompt takes, less the first, and the wait for others that it meets by chance: that of a queue
+        with random arrivals and fixed service, chunks * share / (2 * (1 - share)), taken as one prompt at most. Outputs
+        of equal length leave nothing to chance.
+        """
+        chunks, share = self.chunk_steps, self.busy_share
+        spread = self.longest_steps - self.shortest_steps >= chunks
+        wait = chunks * min(1.0, share / (2 * (1 - share))) if spread and share < 1 else 0.0
+        return chunks - 1 + round(wait)
+
+    def local_mix(self, first_step: int, end_step: int) -> LocalMix | None:
+        """How many of the steps [first_step, end_step) should hold a prefill?
+
+        None where that cannot be said: prompts take more than ``BUSIEST_SHARE`` of the room, or the range ends after
+        step ``LAST_STEP``.
+
+        Raises:
+            UsageError: the range is empty, or starts before step 0.
+        """
+        _check_range(first_step, end_step)
+        if self.busy_share > BUSIEST_SHARE or end_step > LAST_STEP:
+            return None
+        followed, finished = _follow(self, -(-end_step // STEPS_AT_ONCE) * STEPS_AT_ONCE)
+        return LocalMix(
+            first_step,
+            end_step,
+            followed[end_step] - followed[first_step],
+            finished[end_step] - finished[first_step],
+        )
+
+    def chance_of_prefill(self, served_share: float, room_tokens: float) -> float:
+        """How likely does a step hold a prefill whose room is taken by that share?
+
+        A prompt alone takes whole steps, so a little work occupies more of them than it fills; prompts that queue fill
+        them.
+        """
+        in_room = self.prompt_tokens / room_tokens
+        alone = round_up(in_room) / in_room
+        return served_share * (1 + (alone - 1) * (1 - served_share))
+
+    @property
+    def _prompt_steps(self) -> float:
+        return self.prompt_tokens / (self.budget_tokens - self.requests)
+
+
+@lru_cache(maxsize=8)
+def _follow(run: ChunkedRun, steps: int) -> tuple[list[float], list[float]]:
+    """Follow a run: before each step, how many steps held a prefill, and how many requests have finished?"""
+    delay, lengths = run.delay_steps, run.longest_steps - run.shortest_steps + 1
+    waiting, decoding, finished_before = run.requests * run.prompt_tokens, 0.0, 0.0
+    started, finished, prefills = [0.0] * (delay + 1), [], []  # started[i]: first tokens out before step i
+    sums = list(accumulate(started, initial=0.0))  # of started[0] to started[i - 1]
+    for step in range(steps):
+        room = run.budget_tokens - decoding
+        served = min(waiting, room)
+        prefills.append(run.chance_of_prefill(served / room, room))
+        started.append(started[-1] + served / run.prompt_tokens)
+        sums.append(sums[-1] + started[-1])
+        # A request of L tokens whose first one comes out of step i is done with step i + L - 1.
+        last, before = max(0, step + 3 - run.shortest_steps), max(0, step + 3 - run.shortest_steps - lengths)
+        done = (sums[last] - sums[before]) / lengths
+        decoding = max(0.0, started[step + 1] - done)
+        waiting += (done - finished_before) * run.prompt_tokens - served
+        finished.append(done)
+        finished_before = done
+    return list(accumulate(prefills, initial=0.0)), [0.0, *finished]
+
+
+def _check_range(first_step: int, end_step: int) -> None:
+    check_count("first_step", first_step, 0)
+    check_count("end_step", end_step, 1)
+    if end_step <= first_step:
+        raise UsageError(f"steps [{first_step}, {end_step})", "hold no step", "pass an end step after the first step")

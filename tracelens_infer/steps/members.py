@@ -110,6 +110,8 @@ def _assign_host(
     long = duration > np.where(tile >= 0, tiles[tile], int(tiles.min()))
     marks = np.zeros(len(columns), dtype=np.bool_)
     marks[[boundary.row for boundary in candidate.boundaries if boundary.row >= 0]] = True
+    launches = (trace.lanes.roles == Role.LAUNCH)[columns.lane[rows]]  # their work is in the step: so are they
+    long &= ~launches
     fits = (step >= 0) & (~long | marks[rows])
     owner[rows] = np.where(fits, step, -1)
     return rows[long & ~marks[rows]]

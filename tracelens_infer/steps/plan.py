@@ -18,19 +18,20 @@ __all__ = ["SCHEMA_VERSION", "Plan", "ProfilerRecipe", "make_plan"]
 
 SCHEMA_VERSION = 1
 
-# Key of a plan's inputs -> the field of Workload it stands for. Keys end in their unit.
+# Key of a plan's inputs -> the field of Workload it stands for: the same, with a unit where it is not obvious.
 _INPUTS = {
-    "concurrency_requests": "concurrency",
+    "concurrency": "concurrency",
     "output_tokens": "output_tokens",
     "length_ratio": "length_ratio",
     "range_ratio_style": "range_ratio_style",
-    "num_prompts_requests": "num_prompts",
+    "num_prompts": "num_prompts",
     "prompt_tokens": "prompt_tokens",
     "cached_tokens": "cached_tokens",
     "chunk_size_tokens": "chunk_size",
     "data_parallel_ranks": "data_parallel",
     "pipeline_stages": "pipeline_stages",
 }
+COMPLETION_RANGES = 5  # told in a plan: up to the one that is profiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class Plan:
         shortest_steps: lower limit that was put on the profile's length, in steps.
         longest_steps: upper limit, in steps.
         profile: the steps to profile.
-        mix: how many of them are expected to hold a prefill, at that place in the run.
+        mix: how many of them are expected to hold a prefill, at that place in the run; None where that cannot be
+            said (a Note tells why).
         recipes: what to tell each engine.
         notes: what limits the figures.
     """
@@ -53,17 +55,25 @@ class Plan:
     shortest_steps: int
     longest_steps: int
     profile: ProfileWindow
-    mix: LocalMix
+    mix: LocalMix | None
     recipes: tuple[ProfilerRecipe, ...]
     notes: tuple[Note, ...]
 
     @property
     def mixed_steps_stationary(self) -> float:
         """How many profiled steps would hold a prefill if prefills were spread evenly over the run?"""
-        return self.profile.max_iters * self.workload.mix_fraction_document
+        work = self.workload
+        fraction = work.mix_fraction_chunked if work.is_chunked else None
+        return self.profile.max_iters * (work.mix_fraction_document if fraction is None else fraction)
+
+    @property
+    def completion_ranges(self) -> tuple[tuple[int, int], ...]:
+        """Between which steps does each of the first groups of CONC requests end?"""
+        ranges = (self.workload.completion_range_steps(k) for k in range(1, COMPLETION_RANGES + 1))
+        return tuple((round(first), round(last)) for first, last in ranges)
 
     def to_dict(self) -> dict[str, Any]:
-        """What does the plan say, as JSON values? Names end in their unit; ranges are [first, end)."""
+        """What does the plan say, as JSON values? Names tell the unit where it is not obvious; ends are exclusive."""
         return {
             "schema_version": SCHEMA_VERSION,
             "inputs": self._inputs(),
@@ -71,7 +81,7 @@ class Plan:
             "run": self._run_figures(),
             "expected_mix": self._mix_figures(),
             "profile": self._profile_figures(),
-            "profilers": [_recipe_dict(recipe) for recipe in self.recipes],
+            "profilers": [asdict(recipe) for recipe in self.recipes],
             "notes": [{"level": note.level, "code": note.code, "text": note.text} for note in self.notes],
         }
 
@@ -95,7 +105,7 @@ class Plan:
     def _inputs(self) -> dict[str, Any]:
         return {
             **{key: getattr(self.workload, field) for key, field in _INPUTS.items()},
-            "num_prompts_requests": self.workload.prompts,
+            "num_prompts": self.workload.prompts,
             "shortest_profile_steps": self.shortest_steps,
             "longest_profile_steps": self.longest_steps,
         }
@@ -113,13 +123,13 @@ class Plan:
     def _run_figures(self) -> dict[str, Any]:
         work = self.workload
         return {
-            "rank_concurrency_requests": work.rank_concurrency,
-            "rank_prompts_requests": work.rank_prompts,
+            "rank_concurrency": work.rank_concurrency,
+            "rank_prompts": work.rank_prompts,
             "requests_per_step": work.requests_per_step,
             "completions_per_step": work.completions_per_step,
-            "total_steps": work.total_steps,
-            "prefill_decode_steps": work.prefill_decode_steps,
-            "decode_only_steps": work.decode_only_steps,
+            "total_steps": round(work.total_steps),
+            "prefill_decode_steps": round(work.prefill_decode_steps),
+            "decode_only_steps": round(work.decode_only_steps),
             "ramp_up_steps": work.ramp_up_steps,
             "needed_steps": work.steps_needed,
             "chunks_per_request": work.chunks_per_request,
@@ -135,22 +145,23 @@ class Plan:
             "stationary_batched_fraction": work.mix_fraction_batched,
             "stationary_chunked_fraction": work.mix_fraction_chunked,
             "stationary_exclusive_fraction": work.mix_fraction_exclusive,
-            "profile_local_fraction": self.mix.fraction,
-            "profile_local_steps": self.mix.prefill_decode_steps,
-            "profile_local_completions_requests": self.mix.completions,
+            "profile_local_fraction": self.mix and self.mix.fraction,
+            "profile_local_steps": self.mix and self.mix.prefill_decode_steps,
+            "profile_local_completions": self.mix and self.mix.completions,
             "profile_stationary_steps": self.mixed_steps_stationary,
         }
 
     def _profile_figures(self) -> dict[str, Any]:
         first, last = self.workload.analytic_window_steps
         return {
-            "max_iters_steps": self.profile.max_iters,
-            "unclamped_max_iters_steps": self.profile.unclamped_max_iters,
-            "delay_iters_steps": self.profile.delay_iters,
+            "max_iters": self.profile.max_iters,
+            "unclamped_max_iters": round(self.profile.unclamped_max_iters),
+            "delay_iters": self.profile.delay_iters,
             "first_step": self.profile.first_step,
             "end_step": self.profile.end_step,
-            "analytic_window_first_step": first,
-            "analytic_window_last_step": last,
+            "analytic_window_first_step": round(first),
+            "analytic_window_last_step": round(last),
+            "completion_ranges_steps": [list(steps) for steps in self.completion_ranges],
         }
 
 
@@ -168,20 +179,16 @@ def make_plan(
     """
     profile = workload.profile_window(shortest_steps, longest_steps)
     _check_run_is_long_enough(workload, profile)
+    withheld = workload.why_no_local_mix(profile.first_step, profile.end_step)
     return Plan(
         workload=workload,
         shortest_steps=shortest_steps,
         longest_steps=longest_steps,
         profile=profile,
-        mix=workload.local_mix(profile.first_step, profile.end_step),
+        mix=workload.local_mix_chunked(profile.first_step, profile.end_step),
         recipes=profiler_recipes(workload, profile),
-        notes=(*workload.notes, *profile.notes),
+        notes=(*workload.notes, *profile.notes, *([withheld] if withheld else ())),
     )
-
-
-def _recipe_dict(recipe: ProfilerRecipe) -> dict[str, Any]:
-    values = asdict(recipe)
-    return {f"{name}_steps" if name.endswith("_iters") else name: value for name, value in values.items()}
 
 
 def _check_run_is_long_enough(workload: Workload, profile: ProfileWindow) -> None:

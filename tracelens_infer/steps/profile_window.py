@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tracelens_infer.errors import UsageError
 from tracelens_infer.notes import Note
 from tracelens_infer.steps import workload_notes
-from tracelens_infer.steps.whole_numbers import check_count
+from tracelens_infer.steps.whole_numbers import ROUNDING, check_count
 
 __all__ = ["LONGEST_PROFILE_STEPS", "SHORTEST_PROFILE_STEPS", "ProfileWindow", "centred_delay", "place_profile"]
 
@@ -54,13 +54,15 @@ def place_profile(
     centre_step: float,
     steps_needed: int,
     ramp_up_steps: int,
+    window_steps: tuple[float, float],
     shortest_steps: int,
     longest_steps: int,
 ) -> ProfileWindow:
     """Which steps to profile: about ``wanted_steps`` of them around ``centre_step``, within the limits?
 
     The length is within [max(shortest, needed), longest]; where the limits cross, the longest wins. The start is not
-    before the ramp-up ends. Both are rounded to whole steps.
+    before the ramp-up ends. Both are rounded to whole steps. A Note tells of a profile that is longer than
+    ``window_steps``, the first and last step of the analytic window.
 
     Raises:
         UsageError: a limit is no whole number of at least 1, or the shortest is above the longest.
@@ -78,6 +80,7 @@ def place_profile(
     notes = (
         *_length_notes(wanted_steps, max_iters, steps_needed),
         *_delay_notes(centre_step - max_iters / 2, delay_iters),
+        *(_window_notes(window_steps, max_iters) if ramp_up_steps > 1 else ()),  # one request is no burst
     )
     return ProfileWindow(delay_iters, max_iters, wanted_steps, notes)
 
@@ -92,3 +95,9 @@ def _length_notes(wanted_steps: float, max_iters: int, steps_needed: int) -> Ite
 def _delay_notes(centred_start: float, delay_iters: int) -> Iterator[Note]:
     if delay_iters > round(centred_start):
         yield workload_notes.delay_raised_to_ramp_up(centred_start, delay_iters)
+
+
+def _window_notes(window_steps: tuple[float, float], max_iters: int) -> Iterator[Note]:
+    first, last = window_steps
+    if last - first < max_iters * (1 - ROUNDING):
+        yield workload_notes.completions_in_one_burst(first, last, max_iters)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Literal
 
 from tracelens_infer.steps.profile_window import ProfileWindow, centred_delay
 from tracelens_infer.steps.workload import WINDOW_WAVE, Workload
 
-__all__ = ["ProfilerRecipe", "profiler_recipes"]
+__all__ = ["Engine", "ProfilerRecipe", "newest_recipes", "profiler_recipes"]
+
+Engine = Literal["vllm", "sglang"]
 
 TRACE_FOLDER = '"$PWD/traces"'  # the engines want an absolute path; the shell makes one
 VLLM_URL = "http://localhost:8000"  # each engine's own default port
@@ -22,15 +25,17 @@ class ProfilerRecipe:
     """How is one engine's profiler told when to start and for how long?
 
     Attributes:
-        engine: engine, and its versions or mode.
+        family: the engine.
+        engine: its name, and the versions or the mode that this is for.
         delay_iters: step at which the profile starts, counted from the start of the run.
         max_iters: steps to profile.
         environment: variables to set before the server starts, as NAME=VALUE for a shell.
         server_flags: options to add to the server's command line.
         commands: shell commands to run, in order.
-        remarks: what to know about it.
+        remarks: what to know about it; those that begin with ``curl`` are commands to run in other cases.
     """
 
+    family: Engine
     engine: str
     delay_iters: int
     max_iters: int
@@ -41,7 +46,7 @@ class ProfilerRecipe:
 
 
 def profiler_recipes(workload: Workload, profile: ProfileWindow) -> tuple[ProfilerRecipe, ...]:
-    """How is each engine's profiler told of this profile?"""
+    """How is each engine's profiler told of this profile? Of each engine, what most will use comes first."""
     # Where prefills stop the decodes, the same wave of requests finishes later: a cycle holds the prefills too.
     centre = WINDOW_WAVE * workload.exclusive_cycle_steps
     exclusive_delay = centred_delay(centre, profile.max_iters, profile.delay_iters)
@@ -60,6 +65,14 @@ def profiler_recipes(workload: Workload, profile: ProfileWindow) -> tuple[Profil
     )
 
 
+def newest_recipes(recipes: tuple[ProfilerRecipe, ...]) -> tuple[ProfilerRecipe, ...]:
+    """Which recipes are those of each engine's newest version, in its default mode?"""
+    first: dict[Engine, ProfilerRecipe] = {}
+    for recipe in recipes:
+        first.setdefault(recipe.family, recipe)
+    return tuple(first.values())
+
+
 def _vllm_config(profile: ProfileWindow) -> tuple[str, ...]:
     return (
         "--profiler-config.profiler torch",
@@ -74,6 +87,7 @@ def _vllm_026(profile: ProfileWindow) -> ProfilerRecipe:
     body = json.dumps({"delay_iterations": profile.delay_iters, "max_iterations": profile.max_iters})
     per_request = f"curl -X POST {VLLM_URL}/start_profile -H 'Content-Type: application/json' -d '{body}'"
     return ProfilerRecipe(
+        family="vllm",
         engine="vLLM 0.26 and later",
         delay_iters=profile.delay_iters,
         max_iters=profile.max_iters,
@@ -89,6 +103,7 @@ def _vllm_026(profile: ProfileWindow) -> ProfilerRecipe:
 
 def _vllm_013(profile: ProfileWindow) -> ProfilerRecipe:
     return ProfilerRecipe(
+        family="vllm",
         engine="vLLM 0.13 to 0.25",
         delay_iters=profile.delay_iters,
         max_iters=profile.max_iters,
@@ -107,6 +122,7 @@ def _vllm_before_013(profile: ProfileWindow) -> ProfilerRecipe:
         f" {profile.delay_iters:,} steps and, {profile.max_iters:,} steps later, this one:"
     )
     return ProfilerRecipe(
+        family="vllm",
         engine="vLLM before 0.13",
         delay_iters=profile.delay_iters,
         max_iters=profile.max_iters,
@@ -126,6 +142,7 @@ def _vllm_before_013(profile: ProfileWindow) -> ProfilerRecipe:
 def _sglang(engine: str, delay_iters: int, max_iters: int, *remarks: str) -> ProfilerRecipe:
     body = json.dumps({"start_step": delay_iters, "num_steps": max_iters})
     return ProfilerRecipe(
+        family="sglang",
         engine=engine,
         delay_iters=delay_iters,
         max_iters=max_iters,

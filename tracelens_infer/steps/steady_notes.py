@@ -14,6 +14,7 @@ __all__ = [
     "expected_mix",
     "kv_untold",
     "loads_unknown",
+    "mix_mismatch",
     "no_active_steps",
     "no_plateau",
     "no_steps",
@@ -62,10 +63,11 @@ def durations_unsteady(variation: float) -> Note:
 
 def too_few_steps(count: int, with_workload: bool) -> Note:
     """The trace is too short to stay anywhere."""
+    what = "1 step is" if count == 1 else f"{count:,} steps are"
     return Note(
-        "warning" if with_workload else "info",
+        "warning",
         "too_few_steps",
-        f"{count} steps are too few to tell a steady state.{WITHHELD if with_workload else ''}",
+        f"{what} too few to tell a steady state.{WITHHELD if with_workload else ''}",
         count,
     )
 
@@ -174,6 +176,16 @@ def expected_mix(observed: float, expected: float, source: str, pacing: str | No
     figure = f"{source} figure, prefills {pacing}" if pacing else source
     return Note(
         "info", "expected_mix", f"{observed:.1%} of the steps carry a prefill; expected {expected:.1%} ({figure})."
+    )
+
+
+def mix_mismatch(observed: float, expected: float) -> Note:
+    """The trace is of another workload, or its load was not steady."""
+    return Note(
+        "warning",
+        "mix_mismatch",
+        f"{observed:.1%} of the region's steps carry a prefill, and CONC, OSL and R promise {expected:.1%}: are they"
+        " those of this run (vLLM's own ratio needs --range-ratio-style vllm), and was the load steady?",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -40,6 +41,8 @@ from tracelens_infer.steps.workload import Workload
 __all__ = ["SteadyState", "SteadyWindow", "WindowKind", "find_steady_state"]
 
 NUM_STEPS = 32  # a trace of this many steps opens in a viewer at once, and holds a prefill at most workloads
+MISMATCH_FACTOR = 2.0  # a mix twice or half of what the workload promises is another workload's
+MISMATCH_DEVIATIONS = 3.0  # prefills come at random: of fewer steps no more can be said
 REFILL_STEPS = 2  # a client needs a step or two to replace a finished request: so many places are empty at a time
 FEWEST_LEVEL_STEPS = 4  # the spread of fewer durations says nothing
 
@@ -195,7 +198,7 @@ def _windows(search: _Search) -> tuple[SteadyWindow, ...]:
         observed, expected = prefill_share(columns, mixed), search.expected_of(mixed)
         pacing = search.mix.pacing if search.mix else None
         note = steady_notes.expected_mix(observed, expected, search.mix_from, pacing)
-        window = describe_window("mixed", columns, mixed, "concurrency", (note,))
+        window = describe_window("mixed", columns, mixed, "concurrency", (note, *_mix_mismatch(search, expected)))
         windows.append(replace(window, mix_expected=expected, mix_expected_from=search.mix_from))
     decode_only = choose_decode_only(columns, region, length)
     if decode_only is not None:
@@ -207,6 +210,19 @@ def _windows(search: _Search) -> tuple[SteadyWindow, ...]:
     if prefill_decode is not None:
         windows.append(describe_window("prefill_decode", columns, prefill_decode, "concurrency"))
     return tuple(windows)
+
+
+def _mix_mismatch(search: _Search, expected: float) -> tuple[Note, ...]:
+    """Is the mix of the whole region another than the workload's, beyond what chance explains?"""
+    if search.mix is None:
+        return ()
+    observed = prefill_share(search.columns, search.region)
+    ran = max(int(search.columns.ran[slice(*search.region)].sum()), 1)
+    noise = MISMATCH_DEVIATIONS * math.sqrt(expected * (1 - expected) / ran)
+    near = expected / MISMATCH_FACTOR <= observed <= expected * MISMATCH_FACTOR
+    if near or abs(observed - expected) <= noise:
+        return ()
+    return (steady_notes.mix_mismatch(observed, expected),)
 
 
 def _by_duration(steps: Steps, columns: LoadColumns, wanted: int, with_workload: bool) -> SteadyState:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from tracelens_infer.notes import Note
 from tracelens_infer.steps.annotation import AttentionLoad
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Confidence", "DurationFrom", "EngineMode", "GraphMode", "Step", "StepKind", "Steps"]
 
@@ -119,3 +123,14 @@ class Steps:
     has_device_work: bool
     notes: tuple[Note, ...] = ()
     guessed_phases: bool = False
+
+    def to_frame(self, origin_ns: int = 0) -> pd.DataFrame:
+        """The steps as a pandas DataFrame: the columns of steps.csv, one row per step, times since ``origin_ns``."""
+        import pandas as pd
+
+        from tracelens_infer.steps.table import steps_table
+
+        table = steps_table(self.steps, origin_ns)
+        types = {"int": "Int64", "float": "float64", "text": "str"}
+        columns = zip(table.names, table.columns, table.kinds, strict=True)
+        return pd.DataFrame({name: pd.array(column, dtype=types[kind]) for name, column, kind in columns})

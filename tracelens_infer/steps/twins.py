@@ -14,6 +14,7 @@ __all__ = ["merge_drafts", "merge_twins"]
 
 _DRAFT, _DRAFT_AFTER, _VERIFY = "DRAFT", "DRAFT_EXTEND", "VERIFY"
 
+_FEWEST_PAIRS = 4  # two equal labels, one of which launches nothing, may be chance
 _TWIN_SHARE = 0.9  # a decode step may look like the one before it once; an overlap loop labels every iteration twice
 
 
@@ -30,10 +31,9 @@ def merge_twins(candidate: Candidate, work: DeviceWork) -> Candidate:
     paired = []
     for first in (0, 1):  # the recording may begin between the two
         pairs = list(zip(boundaries[first::2], boundaries[first + 1 :: 2], strict=False))
-        twins = [a.annotation == b.annotation for a, b in pairs] & (
-            works[first::2][: len(pairs)] != works[first + 1 :: 2]
-        )
-        if pairs and twins.mean() >= _TWIN_SHARE:
+        alike = np.array([a.annotation == b.annotation for a, b in pairs], dtype=np.bool_)  # of none, too
+        twins = alike & (works[first::2][: len(pairs)] != works[first + 1 :: 2])
+        if len(pairs) >= _FEWEST_PAIRS and twins.mean() >= _TWIN_SHARE:
             gap = float(np.median([other.start_ns - one.end_ns for one, other in pairs]))
             paired.append((gap, first, pairs, twins))
     if not paired:

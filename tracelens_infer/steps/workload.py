@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tracelens_infer.errors import UsageError
 from tracelens_infer.notes import Note
 from tracelens_infer.steps import workload_notes
-from tracelens_infer.steps.local_mix import CompletionWaves, LocalMix
+from tracelens_infer.steps.local_mix import BUSIEST_SHARE, LAST_STEP, ChunkedRun, CompletionWaves, LocalMix
 from tracelens_infer.steps.profile_window import (
     LONGEST_PROFILE_STEPS,
     SHORTEST_PROFILE_STEPS,
@@ -21,6 +21,7 @@ from tracelens_infer.steps.profile_window import (
 )
 from tracelens_infer.steps.whole_numbers import ROUNDING, check_count, round_up
 from tracelens_infer.steps.workload_checks import COUNTS, RangeRatioStyle, check_counts, check_ratio
+from tracelens_infer.steps.workload_notes import number_text
 
 __all__ = ["RangeRatioStyle", "Workload"]
 
@@ -84,8 +85,8 @@ class Workload:
             action = f"pass at most {self.prompt_tokens}"
         elif self.chunk_size is not None and self.chunk_size <= self.rank_concurrency:
             thing, value = "chunk_size (--chunk-size)", self.chunk_size
-            reason = f"leaves no token for a prefill beside {self.rank_concurrency:g} decodes"
-            action = f"pass a budget above {self.rank_concurrency:g} tokens, or a smaller CONC"
+            reason = f"leaves no token for a prefill beside {number_text(self.rank_concurrency)} decodes"
+            action = f"pass a budget above {number_text(self.rank_concurrency)} tokens, or a smaller CONC"
         else:
             return
         raise UsageError(f"{thing}: {value}", reason, action)
@@ -160,12 +161,12 @@ class Workload:
 
     @property
     def prefill_decode_steps(self) -> float:
-        """How many steps of the run hold a prefill, by the document's count? One a request: NUM_PROMPTS."""
+        """How many steps of the run hold a prefill, each in a step of its own? One a request: NUM_PROMPTS."""
         return self.rank_prompts
 
     @property
     def decode_only_steps(self) -> float:
-        """How many steps hold decodes only, by the document? max(0, NUM_PROMPTS * (mean output - CONC) / CONC)."""
+        """How many steps hold decodes only then? max(0, NUM_PROMPTS * (mean output - CONC) / CONC)."""
         return max(0.0, self.prompts * (self.mean_output_tokens - self.rank_concurrency) / self.concurrency)
 
     @property
@@ -285,6 +286,7 @@ class Workload:
             centre_step=WINDOW_WAVE * self.mean_output_tokens,
             steps_needed=self.steps_needed,
             ramp_up_steps=self.ramp_up_steps,
+            window_steps=self.analytic_window_steps,
             shortest_steps=shortest_steps,
             longest_steps=longest_steps,
         )
@@ -309,6 +311,45 @@ class Workload:
             ramp_variance=self.rank_concurrency**2 / 12,
         )
         return waves.local_mix(first_step, end_step)
+
+    @property
+    def is_chunked(self) -> bool:
+        """Does a prompt take more than one step, as far as is known?"""
+        return (self.chunks_per_request or 1) > 1
+
+    def local_mix_chunked(self, first_step: int, end_step: int) -> LocalMix | None:
+        """How many of these steps should hold a prefill where prompts take several steps each, and queue for them?
+
+        The same as ``local_mix`` where a prompt takes one step, or ISL or the chunk size is unknown. None where it
+        cannot be said, because prompts take nearly all of the room or the steps are too far from the start:
+        ``why_no_local_mix`` tells which.
+
+        Raises:
+            UsageError: the range is empty, or starts before step 0.
+        """
+        run = self._chunked_run
+        return self.local_mix(first_step, end_step) if run is None else run.local_mix(first_step, end_step)
+
+    def why_no_local_mix(self, first_step: int, end_step: int) -> Note | None:
+        """Why does ``local_mix_chunked`` not say anything about these steps? None where it does."""
+        run = self._chunked_run
+        if run is None or run.local_mix(first_step, end_step) is not None:
+            return None
+        if run.busy_share > BUSIEST_SHARE:
+            return workload_notes.local_mix_busy(run.busy_share, BUSIEST_SHARE)
+        return workload_notes.local_mix_far(end_step, LAST_STEP)
+
+    @property
+    def _chunked_run(self) -> ChunkedRun | None:
+        if self.uncached_prompt_tokens is None or self.chunk_size is None or not self.is_chunked:
+            return None
+        return ChunkedRun(
+            requests=self.rank_concurrency,
+            shortest_steps=max(1, round(self.shortest_output_tokens)),
+            longest_steps=max(1, round(self.longest_output_tokens)),
+            prompt_tokens=self.uncached_prompt_tokens,
+            budget_tokens=self.chunk_size,
+        )
 
     # What to know about the figures
 

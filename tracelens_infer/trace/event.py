@@ -12,6 +12,7 @@ __all__ = [
     "EVENT_LIST",
     "EVENT_START",
     "FIELD_INSIDE",
+    "FILLED_EVENT_LIST",
     "LONGEST_US",
     "NO_LINK",
     "BareEvent",
@@ -41,6 +42,7 @@ EVENT_BOUNDARY = re.compile(rb"\}\s*(,)\s*(?=\{\s*" + _KEY + rb")")
 FIELD_INSIDE = re.compile(rb"[,{]\s*" + _KEY)
 """A field of an event; a text that holds one, quotes and all, lacks its own closing quote."""
 EVENT_LIST = re.compile(rb"\"traceEvents\"\s*:\s*\[")
+FILLED_EVENT_LIST = re.compile(EVENT_LIST.pattern + rb"\s*(?=\{\s*" + _KEY + rb")")
 
 
 class EventArgs(msgspec.Struct, gc=False, frozen=True):

@@ -12,7 +12,7 @@ from typing import Any
 from tracelens_infer.notes import Note
 from tracelens_infer.trace.columns import TraceHeader, TraceMetadata
 from tracelens_infer.trace.losses import Losses
-from tracelens_infer.trace.mend import mend_json
+from tracelens_infer.trace.mend import MendedText, UnfinishedError, mend_json
 
 __all__ = ["HeaderText", "read_header"]
 
@@ -158,10 +158,10 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON
 def _mended(header: HeaderText, losses: Losses) -> tuple[_Document | None, int]:
     """The keys of a damaged header, and where in the text it ends."""
     text = header.text
-    mended = mend_json(text)
+    mended = _mend(text)
     documents = _documents(mended.json)[0] if mended else []
     if not documents:  # perhaps only what follows the events is damaged
-        mended = mend_json(header.prefix + b"[]}")
+        mended = _mend(header.prefix + b"[]}")
         documents = _documents(mended.json)[0] if mended else []
         if mended is None or not documents:
             return None, 0
@@ -175,6 +175,13 @@ def _mended(header: HeaderText, losses: Losses) -> tuple[_Document | None, int]:
     return documents[0], end
 
 
+def _mend(text: bytes) -> MendedText | None:
+    try:
+        return mend_json(text)
+    except UnfinishedError:
+        return None
+
+
 def _rewritten(pairs: _Document) -> TraceHeader:
     rest = {key: value for key, value in pairs if key != _EVENTS_KEY}
     keys = json.dumps(rest, ensure_ascii=False).encode()
@@ -184,7 +191,7 @@ def _rewritten(pairs: _Document) -> TraceHeader:
 
 def _rank_of(value: Any) -> int | None:  # noqa: ANN401 - JSON
     rank = value.get("rank") if isinstance(value, dict) else None
-    return rank if isinstance(rank, int) else None
+    return _number(rank)
 
 
 def _metadata(values: Mapping[str, Any], ranks: tuple[int, ...], writers: int, labels: Iterable[str]) -> TraceMetadata:
@@ -201,10 +208,10 @@ def _metadata(values: Mapping[str, Any], ranks: tuple[int, ...], writers: int, l
         engine=engine,
         engine_version=version if isinstance(version, str) else None,
         rank=_rank_of(distributed),
-        world_size=world_size if isinstance(world_size, int) else None,
+        world_size=_number(world_size),
         device_names=tuple(dict.fromkeys(str(device.get("name") or "") for device in devices)),
         device_count=len(devices),
-        base_time_ns=base_time if isinstance(base_time, int) else 0,
+        base_time_ns=_number(base_time) or 0,
         has_shapes=values.get("record_shapes") == 1,
         has_stacks=values.get("with_stack") == 1,
         trace_id=trace_id if isinstance(trace_id, str) else None,
@@ -232,3 +239,8 @@ def _merge_notes(metadata: TraceMetadata) -> tuple[Note, ...]:
         return (Note("error", "interleaved_writers", text, metadata.writers),)
     text = f"This file holds several ranks ({ranks}); their processes and correlations cannot be told apart."
     return (Note("error", "merged_ranks", text, len(metadata.ranks)),)
+
+
+def _number(value: Any) -> int | None:  # noqa: ANN401 - JSON
+    """A whole number that fits 64 bits, as every number does that a profiler writes."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else None

@@ -12,6 +12,7 @@ from tracelens_infer.trace.columns import MISSING, BoolArray, Int64Array, Role, 
 __all__ = ["DeviceWork", "covered_ns", "link_device_work", "union_ns"]
 
 _SKEW_NS = 1_000_000  # kernels seen up to 9 us before their launch; a millisecond is no rounding of a clock any more
+_SHIFT_LIMIT_NS = 2**62  # groups laid end to end must fit in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,10 @@ def _join(trace: Trace, rows: RowArray, launches: RowArray) -> tuple[RowArray, i
     columns = trace.columns
     if not len(launches) or not len(rows):
         return np.full(len(rows), -1, dtype=np.intp), 0
-    # Of several calls with one correlation (a runtime call around a driver call) the outermost began first.
-    order = np.lexsort((columns.start_ns[launches], columns.link[launches]))
+    # Of several calls with one correlation (a runtime call around a driver call) the outermost began first, or else
+    # lasted longest.
+    shortness = -np.maximum(columns.duration_ns[launches], 0)
+    order = np.lexsort((shortness, columns.start_ns[launches], columns.link[launches]))
     launches = launches[order]
     link = columns.link[launches]
     wanted = columns.link[rows]
@@ -158,7 +161,13 @@ def union_ns(start: Int64Array, end: Int64Array, group: Int64Array, groups: int)
     # Shift each group past the one before it, so that one running maximum serves all of them.
     begins = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
     low = np.minimum.reduceat(start, begins)
-    span = np.maximum.reduceat(end, begins) - low
+    high = np.maximum.reduceat(end, begins)
+    if (high.astype(np.float64) - low).sum() > _SHIFT_LIMIT_NS:  # times from several clocks, years apart
+        ends = np.append(begins[1:], len(group))
+        for number, first, last in zip(group[begins].tolist(), begins.tolist(), ends.tolist(), strict=True):
+            busy[number] = covered_ns(start[first:last], end[first:last])
+        return busy
+    span = high - low
     shift = np.cumsum(np.append(0, span[:-1] + 1)) - low
     per_row = np.repeat(shift, np.diff(np.append(begins, len(group))))
     start, end = start + per_row, end + per_row

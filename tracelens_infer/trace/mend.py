@@ -6,14 +6,14 @@ import re
 
 from tracelens_infer.trace.event import FIELD_INSIDE
 
-__all__ = ["MendedText", "mend_json"]
+__all__ = ["MendedText", "UnfinishedError", "mend_json"]
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _NUMBER = re.compile(rb"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.+-])")
 _WORD = re.compile(rb"[^\s,:\[\]{}\"]+")
 _NOT_A_NUMBER = re.compile(rb"[+-]?(?:nan|inf(?:inity)?)(?:\([a-z]*\))?", re.IGNORECASE)
 _LITERALS = (b"true", b"false", b"null")
-_NEXT_KEY = re.compile(rb"\s*\"[^\"\\\n]{1,120}\"\s*:")
+_NEXT_KEY = re.compile(rb"\s*\"(?:[^\"\\\n]|\\.){0,120}\"\s*:")
 _NEXT_VALUE = re.compile(rb"\s*(?:[\[{\"\]}]|-?\d|true|false|null)")
 # After a quote: what can only follow the end of a text, since a quote follows that is itself not escaped.
 _SURE_END = re.compile(rb"(?:\s*[}\]])*\s*,\s*(?:\{\s*)?\"[^\"\\\n]{1,120}\"\s*:|(?:\s*[}\]])+\s*\Z")
@@ -31,6 +31,10 @@ _MAX_BACKSLASHES = 1 << 10  # before one quote; likewise
 
 class _HopelessError(Exception):
     """The text cannot be mended."""
+
+
+class UnfinishedError(Exception):
+    """The text ends before the value does: with more of it, more could be said."""
 
 
 class MendedText:
@@ -51,7 +55,7 @@ def mend_json(text: bytes) -> MendedText | None:
     """What was the value at the front of ``text`` meant to be? None where nobody can tell.
 
     Mends NaN and Infinity (to null), unescaped quotes, bad escapes, raw control characters, bytes that are not
-    UTF-8 and trailing commas. Works on one event at a time: cost is linear in its length.
+    UTF-8 and trailing commas. Works on one event at a time: cost is linear in its length. Raises UnfinishedError.
     """
     mender = _Mender(text)
     try:
@@ -77,7 +81,9 @@ class _Mender:
         first = self.text[at : at + 1]
         if first == b'"':
             return self._string(at, closer, is_key=is_key)
-        if is_key or not first:
+        if not first:
+            raise UnfinishedError
+        if is_key:
             raise _HopelessError
         if first == b"{":
             return self._container(at, b"}")
@@ -88,6 +94,10 @@ class _Mender:
     def _found(self, code: str, at: int) -> None:
         self.codes.setdefault(code, at)
 
+    def _expect(self, at: int, byte: bytes) -> None:
+        if self.text[at : at + 1] != byte:
+            raise _HopelessError if at < len(self.text) else UnfinishedError
+
     def _container(self, at: int, closer: bytes) -> int:
         text, out = self.text, self.out
         out.append(text[at : at + 1])
@@ -95,8 +105,7 @@ class _Mender:
         first = True
         while text[at : at + 1] != closer:
             if not first:
-                if text[at : at + 1] != b",":
-                    raise _HopelessError
+                self._expect(at, b",")
                 comma, at = at, _skip(text, at + 1)
                 if text[at : at + 1] == closer:
                     self._found("trailing_comma", comma)
@@ -105,8 +114,7 @@ class _Mender:
             first = False
             if closer == b"}":
                 at = _skip(text, self.value(at, b":", is_key=True))
-                if text[at : at + 1] != b":":
-                    raise _HopelessError
+                self._expect(at, b":")
                 out.append(b": ")
                 at = _skip(text, at + 1)
             at = _skip(text, self.value(at, closer, is_key=False))
@@ -137,7 +145,7 @@ class _Mender:
         for _ in range(_MAX_QUOTES):
             quote = text.find(b'"', quote + 1)
             if quote < 0:
-                raise _HopelessError
+                raise UnfinishedError
             if _is_escaped(text, quote, at):
                 if is_key or not _SURE_END.match(text, quote + 1):
                     continue
@@ -145,6 +153,8 @@ class _Mender:
                 self.out.append(b'"' + self._clean(at + 1, quote) + b'"')
                 return quote + 1
             if not self._closes(quote, closer, is_key=is_key):
+                if is_key:
+                    self._expect(_skip(text, quote + 1), b":")
                 unescaped = unescaped or quote
                 continue
             if unescaped and FIELD_INSIDE.search(text, at + 1, quote):

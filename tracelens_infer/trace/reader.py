@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -61,14 +62,19 @@ _correlation = attrgetter("args.correlation")
 
 
 def read_trace(
-    path: Path, *, name: str | None = None, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None
+    path: str | PathLike[str],
+    *,
+    name: str | None = None,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+    progress: Progress | None = None,
 ) -> Trace:
     """What events does this file hold? Reads it once, in slices; memory grows by about 30 bytes an event.
 
-    ``name`` is how the user calls the file where that differs from ``path``; ``progress`` is called with the number
-    of uncompressed bytes read so far. Damage is repaired where that is
-    possible and told in the trace's notes. Raises UnreadableTraceError (no trace in it) and DecompressionLimitError.
+    ``name`` is how the user calls the file where that differs from ``path``; ``progress`` is called with the number of
+    uncompressed bytes read so far. Damage is repaired where that is possible and told in the trace's notes. Raises
+    UnreadableTraceError (no trace in it) and DecompressionLimitError.
     """
+    path = Path(path)
     name = name or str(path)
     losses = Losses()
     reader = _Reader(losses)

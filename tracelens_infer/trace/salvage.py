@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import Literal, TypeAlias
 
@@ -13,14 +15,14 @@ import msgspec
 
 from tracelens_infer.trace.event import (
     EVENT_BOUNDARY,
-    EVENT_LIST,
     EVENT_START,
+    FILLED_EVENT_LIST,
     FullEvent,
     coerce_event,
     fits_columns,
 )
 from tracelens_infer.trace.losses import Losses
-from tracelens_infer.trace.mend import mend_json
+from tracelens_infer.trace.mend import UnfinishedError, mend_json
 
 __all__ = ["Salvaged", "salvage_slice"]
 
@@ -36,11 +38,13 @@ _FIELD = re.compile(
     rb"(\"(?:[^\"\\\n]|\\.)*\"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?=\s*[,}\n\]])"
 )
 _BRACE_OR_TEXT = re.compile(rb"\"(?:[^\"\\\n]|\\.)*\"|[{}\[\]]")
-# How far a damaged event may reach, in boundaries that look like those between events and in bytes: bounds, or
-# damage that fails every try would make salvage quadratic.
-_MAX_BOUNDARIES = 32
+# How far a damaged event may reach, in objects that look like events and in bytes: bounds, or damage that fails every
+# try would make salvage quadratic. A few events of a slice may reach further.
+_MAX_STARTS = 256
 _MAX_DAMAGED_BYTES = 4 << 20
+_FURTHER = 4  # times the slice's length, for all of them together
 _MAX_LIST_ENDS = 64
+_LONGEST_START = 256  # of an event: a brace, space, a key and a colon
 
 _Extent: TypeAlias = Literal["whole", "unfinished", "damaged"]
 
@@ -88,11 +92,11 @@ class _Salvager:
         self._saved = Salvaged()
         self._commas = [boundary.start(1) for boundary in EVENT_BOUNDARY.finditer(text)]
         self._commas.append(len(text))
-        self._sound: dict[int, bool] = {}  # comma -> what follows it is an event
+        self._complete: dict[int, bool] = {}  # where an object begins -> it is an event
         self._last_comma: int | None = None  # since the last entry
         self._needs_comma = False
-        self._looked_for_list_end = False
-        self._known_list_end: int | None = None
+        self._further = _FURTHER * len(text)
+        self._astray = False  # since the last event that was made out: what stands here may be a part of a lost one
 
     def run(self) -> Salvaged:
         at = self._skip(0)
@@ -125,64 +129,74 @@ class _Salvager:
     # -- between events -----------------------------------------------------------------------------------------
 
     def _comma(self, at: int) -> int:
-        if not self._needs_comma:
+        if not self._needs_comma and not self._astray:
             self._lose("trailing_comma", at)
         self._needs_comma, self._last_comma = False, at
         return at + 1
 
-    def _bracket(self, at: int) -> int:
+    def _bracket(self, at: int) -> int | None:
         """The end of the list, if what follows can follow it."""
-        if not _LIST_END.match(self._text, at):
-            self._lose("stray_text", at)
-            return at + 1
+        if not _LIST_END.match(self._text, at) or (self._astray and not self._header_follows(at + 1)):
+            return at + 1 if self._stray(at) else None
         if self._last_comma is not None and not self._needs_comma:
             self._lose("trailing_comma", self._last_comma)
         self._saved.closed = True
         return at + 1
 
-    def _no_event(self, at: int) -> int:
+    def _stray(self, at: int) -> bool:
+        """Begin to skip what belongs to no event; False if where it ends is not in this slice."""
+        if not self._astray:
+            if self._next_complete(at, _MAX_STARTS) == len(self._text) and self._goes_on(at):
+                return False
+            self._lose("stray_text", at)
+        self._astray, self._needs_comma, self._last_comma = True, False, None
+        return True
+
+    def _no_event(self, at: int) -> int | None:
         """Skip a number, a text or a literal, or what is no JSON at all."""
         extent, end = _extent(self._view, at)
         if extent == "whole" and self._text[at] != 0x5B:
             following = self._skip(end)
             if self._text[following : following + 1] in (b"", b",", b"]"):
-                self._lose("not_an_event", at)
-                self._needs_comma = True
+                self._found_no_event(at)
                 return end
         if extent == "unfinished" and self._at_end and self._text[at] != 0x5B:
             self._lose("truncated", at)
             return len(self._text)
-        self._lose("stray_text", at)
-        self._needs_comma = False
+        if not self._stray(at):
+            return None
         start = EVENT_START.search(self._text, at + 1)
         end = start.start() if start else len(self._text)
-        list_end = self._list_end()
+        list_end = self._list_end
         return list_end if list_end is not None and at < list_end < end else end
+
+    def _found_no_event(self, at: int) -> None:
+        if not self._astray:
+            self._lose("not_an_event", at)
+        self._needs_comma, self._last_comma = True, None
 
     # -- events -------------------------------------------------------------------------------------------------
 
     def _event(self, at: int) -> int | None:
         """Save the event at ``at``; returns where it ends, None if that is not in this slice."""
-        if self._needs_comma:
+        if self._needs_comma and not self._astray:
             self._lose("missing_comma", at)
-        self._needs_comma = True
+        self._needs_comma, self._last_comma = True, None
         comma = self._commas[bisect_left(self._commas, at)]
         if self._save_whole(at, comma):
             return comma
         extent, end = _extent(self._view, at)
         if extent == "whole":
             if not self._save_whole(at, end):
-                self._save_mended(at, end)
+                self._save_coerced(at, end)
             return end
-        if extent == "unfinished":
-            if self._at_end:
-                mended_end = self._save_mended(at, len(self._text))
-                if mended_end is None:
-                    self._lose("truncated", at)
-                return mended_end or len(self._text)
-            if not self._forced or at > len(self._text) // 2:
-                return None
+        if extent == "unfinished" and self._goes_on(at):
+            return None
         return self._damaged(at)
+
+    def _goes_on(self, at: int) -> bool:
+        """May the rest of an event whose end is not in this slice be in the next one?"""
+        return not self._at_end and (not self._forced or at > len(self._text) // 2)
 
     def _save_whole(self, at: int, end: int) -> bool:
         """Save an event that is one as it stands."""
@@ -194,63 +208,99 @@ class _Salvager:
         if not fits_columns(event) or not _is_utf8(piece):
             return False
         self._saved.events.append(piece)
+        self._astray = False
         return True
 
+    def _save_coerced(self, at: int, end: int) -> None:
+        """Save an event that is JSON, but has fields of the wrong type, or text that is not UTF-8."""
+        text = self._text[at:end]
+        sound = _is_utf8(text)
+        codes = [] if sound else ["invalid_utf8"]
+        self._save_object(at, end, text if sound else text.decode("utf-8", "replace").encode(), codes)
+
+    def _save_object(self, at: int, end: int, text: bytes, codes: Iterable[str]) -> None:
+        event = coerce_event(text)
+        if event is None:
+            self._found_no_event(at)
+            return
+        for code in {*codes, *event[1]}:
+            self._lose(code, at)
+        self._keep(event[0], self._text[at:end])
+
     def _save_mended(self, at: int, limit: int) -> int | None:
-        """Save an event of which nothing is lost but what is wrong with it; returns where it ends."""
-        mended = mend_json(self._text[at:limit])
+        """Save an event whose syntax can be mended; returns where it ends. Raises UnfinishedError at ``limit``."""
+        try:
+            mended = mend_json(self._text[at:limit])
+        except UnfinishedError:
+            further = self._next_complete(at, len(self._starts))
+            if further <= limit or self._further < further - at:
+                raise
+            self._further -= further - at
+            return self._save_mended(at, further)
         if mended is None:
             return None
         end = at + mended.end
-        event = coerce_event(mended.json)
-        if event is None:
-            self._lose("not_an_event", at)
-            return end
-        for code in mended.codes.keys() | event[1]:
-            self._lose(code, at)
-        self._keep(event[0], self._text[at:end])
+        self._save_object(at, end, mended.json, mended.codes)
         return end
 
     def _keep(self, event: bytes, original: bytes) -> None:
         self._saved.originals[len(self._saved.events)] = original
         self._saved.events.append(event)
+        self._astray = False
 
-    def _damaged(self, at: int) -> int:
-        """Save what can be saved of an event that is no JSON; returns where to go on."""
-        limit = self._next_sound(at)
-        header = EVENT_LIST.search(self._text, at, limit)
+    def _damaged(self, at: int) -> int | None:
+        """Save what can be saved of an event that is no JSON; returns where to go on, None if its end is not here."""
+        limit = self._next_complete(at, _MAX_STARTS)
+        header = FILLED_EVENT_LIST.search(self._text, at, limit + _LONGEST_START)
         if header:  # another trace begins inside this one
             self._saved.headers.append(self._text[at : header.start()])
             self._lose("unreadable_event", at)
             self._needs_comma, self._last_comma = False, None
             return header.end()
-        end = self._save_mended(at, limit)
-        return self._save_fields(at, limit) if end is None else end
+        try:
+            end = self._save_mended(at, limit)
+            if end is not None:
+                return end
+        except UnfinishedError:
+            if self._at_end and limit == len(self._text):
+                self._lose("truncated", at)
+                return limit
+        if limit == len(self._text) and self._goes_on(at):
+            return None
+        return self._save_fields(at, limit)
 
-    def _next_sound(self, at: int) -> int:
-        """The comma before the next event that is one as it stands; a damaged event reaches no further."""
-        number = bisect_left(self._commas, at)
-        farthest = min(number + _MAX_BOUNDARIES, len(self._commas) - 1)
-        while number < farthest and not self._is_followed_by_event(self._commas[number]):
-            number += 1
-        return min(self._commas[number], at + _MAX_DAMAGED_BYTES)
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Where objects begin that may be events."""
+        return [start.start() for start in EVENT_START.finditer(self._text)]
 
-    def _is_followed_by_event(self, comma: int) -> bool:
-        known = self._sound.get(comma)
-        if known is None:
-            at = self._skip(comma + 1)
-            extent, end = _extent(self._view, at)
-            known = self._sound[comma] = extent == "whole" and _is_complete(self._text[at:end])
-        return known
+    def _next_complete(self, at: int, most: int) -> int:
+        """Where the next event begins that is one as it stands; a damaged event reaches no further.
+
+        Gives up after ``most`` objects that are none, and says where the one after them begins.
+        """
+        number = bisect_right(self._starts, at)
+        farthest = min([len(self._text), at + _MAX_DAMAGED_BYTES, *self._starts[number + most :][:1]])
+        for start in islice(self._starts, number, number + most):
+            if start >= farthest:
+                break
+            known = self._complete.get(start)
+            if known is None:
+                extent, end = _extent(self._view, start)
+                known = self._complete[start] = extent == "whole" and _is_complete(self._text[start:end])
+            if known:
+                return start
+        return farthest
 
     def _save_fields(self, at: int, limit: int) -> int:
         """Last resort: the fields that can be recognised make an event, if they say what and when it was."""
         number = bisect_left(self._commas, at)
-        end = min(self._commas[number], limit)
-        list_end = self._list_end()
-        if list_end is not None and at < list_end < end:
-            end = list_end
-        piece = self._text[at:end].rstrip(_BLANK)
+        ends = [self._commas[number], limit]
+        list_end = self._list_end
+        if list_end is not None and list_end > at:
+            ends.append(list_end)
+        end = min(ends)
+        piece = self._text[at:end].rstrip(_BLANK + b",")
         fields = _recognise(piece)
         text = b"{%b}" % b", ".join(b'"%b": %b' % item for item in fields.items())
         event = coerce_event(text) if {b"ph", b"ts"} <= fields.keys() else None
@@ -259,25 +309,17 @@ class _Salvager:
         else:
             self._lose("broken_syntax", at)
             self._keep(event[0], piece)
-        if end != self._commas[number]:
-            return end
-        # The objects of a list among its arguments are parts of this event.
-        while self._commas[number] < limit and not _PHASE.search(
-            self._text, self._commas[number], self._commas[number + 1]
-        ):
-            number += 1
-        return self._commas[number]
+        self._astray, self._last_comma = True, None  # the objects of a list among its arguments may follow
+        return end
 
+    @cached_property
     def _list_end(self) -> int | None:
         """Where the list closes, judged by what follows: the rest of the header, whole or cut by the slice's end."""
-        if not self._looked_for_list_end:
-            self._looked_for_list_end = True
-            bounds = [0, *(comma + 1 for comma in self._commas[:-1])]
-            last = next((begin for begin in reversed(bounds) if _PHASE.search(self._text, begin)), 0)
-            candidates = islice(_LIST_END.finditer(self._text, last), _MAX_LIST_ENDS)
-            ends = (candidate.start() for candidate in candidates)
-            self._known_list_end = next((end for end in ends if self._header_follows(end + 1)), None)
-        return self._known_list_end
+        bounds = [0, *(comma + 1 for comma in self._commas[:-1])]
+        last = next((begin for begin in reversed(bounds) if _PHASE.search(self._text, begin)), 0)
+        candidates = islice(_LIST_END.finditer(self._text, last), _MAX_LIST_ENDS)
+        ends = (candidate.start() for candidate in candidates)
+        return next((end for end in ends if self._header_follows(end + 1)), None)
 
     def _header_follows(self, at: int) -> bool:
         rest = b'{"":0' + self._text[at:]
@@ -326,7 +368,8 @@ def _recognise(piece: bytes) -> dict[bytes, bytes]:
         position = found.end()
         key, value = found.groups()
         if key == b"correlation":
-            fields.setdefault(b"args", b'{"correlation":%b}' % value)
+            if depth == 2:
+                fields.setdefault(b"args", b'{"correlation":%b}' % value)
         elif depth == 1:
             fields.setdefault(key, value)
     return fields

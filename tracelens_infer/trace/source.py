@@ -33,6 +33,7 @@ _COMPRESSED_CHUNK_BYTES = 512 << 10
 _CAREFUL_BYTES = 4 << 10  # compressed bytes unpacked at a time where damage is near
 _GZIP_MAGIC, _ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")  # the second is that of an empty archive
+_ZIP_ENCRYPTED = 1  # a flag of a member
 _TRACE_SUFFIXES = (".json", ".json.gz", ".json.zip", ".json.zst", ".zip", ".gz", ".zst")
 
 
@@ -296,12 +297,12 @@ def _zip_chunks(file: BinaryIO, name: str, losses: Losses) -> Iterator[bytes]:
     from lzma import LZMAError
 
     damage: tuple[type[Exception], ...] = (zipfile.BadZipFile, zlib.error, LZMAError, EOFError, OSError, ValueError)
-    damage += (NotImplementedError, RuntimeError)  # a method of compression that is missing; a password
+    damage += (NotImplementedError, RuntimeError)  # a method of compression that is missing
     damage += (IndexError, struct.error)  # tables that point nowhere
     try:
         archive = zipfile.ZipFile(file)
         entry = _only_trace(archive, name)
-        with archive.open(entry) as member:
+        with archive.open(_unchecked(entry)) as member:
             is_gzip = member.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
     except damage as error:
         raise UnreadableTraceError(
@@ -326,30 +327,40 @@ def _only_trace(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
             f"The archive should hold one trace; it holds {len(traces)}: {listed}.",
             "Unpack it and name one.",
         )
+    if traces[0].flag_bits & _ZIP_ENCRYPTED:
+        raise UnreadableTraceError(name, f"In the zip archive {traces[0].filename} is encrypted.", "Unpack it by hand.")
     return traces[0]
 
 
 def _zip_member(
     archive: zipfile.ZipFile, entry: zipfile.ZipInfo, damage: tuple[type[Exception], ...], losses: Losses
 ) -> Iterator[bytes]:
-    """What the member unpacks to; up to the damage if its data or its checksum is wrong."""
+    """What the member unpacks to; up to the damage if its data is damaged, all of it if only its checksum is wrong."""
     produced = 0
-    for size in (
-        CHUNK_BYTES,
-        _CAREFUL_BYTES,
-    ):  # a read that ends in damage gives nothing: the second time, in small ones
+    # A read that ends in damage gives nothing: the second time, in small ones.
+    for size, attempt in ((CHUNK_BYTES, entry), (_CAREFUL_BYTES, _unchecked(entry))):
         skip = produced
         try:
-            with archive.open(entry) as member:
+            with archive.open(attempt) as member:
                 while skip and (again := member.read(min(skip, CHUNK_BYTES))):
                     skip -= len(again)
                 while chunk := member.read(size):
                     produced += len(chunk)
                     yield chunk
-                return
+                if attempt is entry:
+                    return
         except damage:
             continue
     losses.add("corrupt_compression", produced)
+
+
+def _unchecked(entry: zipfile.ZipInfo) -> zipfile.ZipInfo:
+    """The same member without its checksum, which is then not looked at: the last read would give nothing."""
+    from copy import copy
+
+    unchecked = copy(entry)
+    del unchecked.CRC
+    return unchecked
 
 
 class _Joined:
@@ -382,7 +393,7 @@ def _zstd_chunks(file: BinaryIO, name: str, losses: Losses) -> Iterator[bytes]:
             name, "It is compressed with zstd, which needs a library.", "pip install 'tracelens-infer[zstd]'"
         ) from error
     produced = 0
-    for size in (CHUNK_BYTES, _CAREFUL_BYTES):  # as in _zip_member
+    for size in (CHUNK_BYTES, _CAREFUL_BYTES, 1):  # as in _zip_member, and at last byte by byte
         file.seek(0)
         skip = produced
         with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False) as stream:
