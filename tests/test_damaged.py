@@ -16,9 +16,9 @@ import pytest
 
 from tracelens_infer.cli.main import run
 from tracelens_infer.errors import MergedTraceError, NothingFoundError, UnreadableTraceError
-from tracelens_infer.steps.table import Table, steps_table
 from tracelens_infer.steps.analyze import StepAnalysis, analyze_steps
 from tracelens_infer.steps.step import DurationFrom, GraphMode, StepKind
+from tracelens_infer.steps.table import Table, steps_table
 from tracelens_infer.trace.columns import Lane, Role, Trace
 from tracelens_infer.trace.reader import read_trace
 

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from tracelens_infer.cli.main import cli
 from tracelens_infer.report.split import SplitResult, split_trace
 from tracelens_infer.report.split_plan import SplitOptions
-from tracelens_infer.steps.table import STEP_COLUMNS
 from tracelens_infer.steps.annotation import parse_annotation
 from tracelens_infer.steps.formats import BUILT_IN
 from tracelens_infer.steps.step import DurationFrom, GraphMode, StepKind
+from tracelens_infer.steps.table import STEP_COLUMNS
 from tracelens_infer.steps.workload import Workload
 from tracelens_infer.trace import losses
 

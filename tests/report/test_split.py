@@ -15,8 +15,8 @@ from tests.make_trace import HOST, TraceMaker, Work, event_texts, read_events, v
 from tracelens_infer.errors import LowCoverageError, NothingFoundError, OutputExistsError, UsageError
 from tracelens_infer.report.split import SplitResult, split_trace
 from tracelens_infer.report.split_plan import SplitOptions, parse_range
-from tracelens_infer.steps.table import STEP_COLUMNS
 from tracelens_infer.steps import coverage
+from tracelens_infer.steps.table import STEP_COLUMNS
 from tracelens_infer.steps.workload import Workload
 
 KINDS = [

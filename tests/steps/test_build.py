@@ -160,7 +160,10 @@ def test_copies_and_fills_are_device_work(tmp_path: Path) -> None:
     assert (step.kernels, us(step.device_end_ns)) == (3, 65)
 
 
-def test_work_at_time_zero_counts_but_has_no_place_in_any_extent(tmp_path: Path) -> None:
+def test_work_at_time_zero_counts_but_has_no_place_in_any_extent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracelens_infer.trace.repairs._LONG_BEFORE_NS", 1)  # these traces begin near 0
     maker = TraceMaker()
     maker.step(DECODE, 1000, 50, Work(1001, 1010, 40), Work(1002, 0, 5000))
     analysis = maker.analyze(tmp_path)
@@ -170,7 +173,10 @@ def test_work_at_time_zero_counts_but_has_no_place_in_any_extent(tmp_path: Path)
     assert analysis.trace.extent_ns[0] == 1_000_000
 
 
-def test_a_step_with_work_at_time_zero_only_is_timed_on_the_host(tmp_path: Path) -> None:
+def test_a_step_with_work_at_time_zero_only_is_timed_on_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracelens_infer.trace.repairs._LONG_BEFORE_NS", 1)  # these traces begin near 0
     maker = TraceMaker()
     maker.step(DECODE, 1000, 50, Work(1001, 0, 5))
     step = only_step(maker, tmp_path)

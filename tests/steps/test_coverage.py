@@ -116,7 +116,8 @@ def test_work_without_a_launch_in_the_file_does_not_count(tmp_path: Path) -> Non
     assert (found.explained_share, found.span_share) == (1.0, 1.0)
 
 
-def test_work_at_time_zero_does_not_count(tmp_path: Path) -> None:
+def test_work_at_time_zero_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracelens_infer.trace.repairs._LONG_BEFORE_NS", 1)  # these traces begin near 0
     maker = TraceMaker()
     maker.work(Work(launch=10, start=20, duration=10))
     maker.work(Work(launch=60, start=0, duration=500))

@@ -374,9 +374,10 @@ identifiers = (
     st.integers(0, 5) | st.sampled_from(["1", "stream 7", "Spans", ""]) | st.just(-1) | st.integers(2**31, 2**40)
 )
 categories = st.sampled_from(
-    "cpu_op user_annotation kernel gpu_memcpy cuda_runtime hip_driver python_function gpu_user_annotation".split()
-    + "Kernel Operator Runtime ac2g fwdbwd Trace".split()
-    + [""]
+    [
+        *("cpu_op", "user_annotation", "python_function", "cuda_runtime", "hip_driver", "Runtime", "Operator", "Trace"),
+        *("kernel", "gpu_memcpy", "gpu_user_annotation", "Kernel", "ac2g", "fwdbwd", ""),
+    ]
 )
 correlations = st.integers(0, 50) | st.integers(-(2**63), 2**63 - 1)
 link_ids = st.integers(0, 99) | st.integers(-(2**63), 2**63 - 1) | st.integers(0, 255).map(hex)

@@ -71,7 +71,10 @@ def test_negative_duplicates_count_once(tmp_path: Path) -> None:
     assert codes(maker.read(tmp_path)) == {"exact_duplicates": 2, "negative_durations": 1}
 
 
-def test_device_events_at_time_0_are_counted_and_out_of_the_extent(tmp_path: Path) -> None:
+def test_device_events_at_time_0_are_counted_and_out_of_the_extent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracelens_infer.trace.repairs._LONG_BEFORE_NS", 1)  # these traces begin near 0
     maker = TraceMaker()
     maker.kernel(0, 5)
     maker.kernel(0.0, 9e6)
@@ -80,9 +83,28 @@ def test_device_events_at_time_0_are_counted_and_out_of_the_extent(tmp_path: Pat
     maker.kernel(1000, 5)
     maker.op("b", 900, 50)
     trace = maker.read(tmp_path)
-    assert codes(trace) == {"zero_times": 3}
+    assert codes(trace) == {"zero_times": 4}
     assert trace.extent_ns == (900_000, 1_005_000)
     assert trace.event_count == 6
+
+
+def test_a_trace_whose_clock_begins_at_0_keeps_its_origin(tmp_path: Path) -> None:
+    maker = TraceMaker()
+    maker.op("first", 0, 5)
+    maker.kernel(0, 7)
+    maker.op("last", 900, 50)
+    trace = maker.read(tmp_path)
+    assert codes(trace) == {}
+    assert trace.extent_ns == (0, 950_000)
+
+
+def test_events_without_a_start_are_counted(tmp_path: Path) -> None:
+    maker = TraceMaker()
+    maker.op("a", 10, 5)
+    del maker.op("b", 20, 5)["ts"]
+    trace = maker.read(tmp_path)
+    assert codes(trace) == {"missing_times": 1}
+    assert trace.extent_ns == (10_000, 15_000)
 
 
 def test_only_complete_events_without_a_duration_are_missing_one(tmp_path: Path) -> None:
@@ -130,6 +152,10 @@ def test_the_extent_is_that_of_many_blocks(tmp_path: Path, monkeypatch: pytest.M
 def test_what_was_clipped_does_not_stretch_the_extent(tmp_path: Path) -> None:
     trace = stream(tmp_path, (10, 1), (20, 1.6e6), (30, 1), (40, 1))
     assert trace.extent_ns == (10_000, 41_000)
+    kernels = [(10, 1), (20, 1.6e6), (30, 1), (40, 1)]
+    twice = stream(tmp_path, *kernels, *kernels)
+    assert codes(twice) == {"exact_duplicates": 4, "clipped_durations": 1}
+    assert twice.extent_ns == (10_000, 41_000)
 
 
 def test_a_trace_without_events_has_no_extent(tmp_path: Path) -> None:
@@ -213,7 +239,10 @@ def test_durations_of_0_do_not_make_the_others_look_long(tmp_path: Path) -> None
     assert stream(tmp_path, *sound, (55, 250)).clipped == {}
 
 
-def test_host_events_and_unstamped_device_events_are_not_clipped(tmp_path: Path) -> None:
+def test_host_events_and_unstamped_device_events_are_not_clipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracelens_infer.trace.repairs._LONG_BEFORE_NS", 1)  # these traces begin near 0
     maker = TraceMaker()
     maker.kernel(0, 1.6e6)
     for number in range(1, 9):

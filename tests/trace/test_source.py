@@ -148,6 +148,13 @@ def test_chunks_are_of_about_one_size(tmp_path: Path, packed: Packed) -> None:
     assert len(chunks) <= 1 + len(packed.unpacked) // (CHUNK_BYTES // 4)
 
 
+def test_small_gzip_members_are_joined_to_chunks(tmp_path: Path) -> None:
+    path = write(tmp_path, gzipped(NOISE) * 100)
+    sizes = [len(chunk) for chunk in iter_chunks(path, Losses())]
+    assert sum(sizes) == 100 * SIZE
+    assert all(CHUNK_BYTES // 4 <= size < CHUNK_BYTES // 4 + SIZE for size in sizes[:-1])
+
+
 def zlib_prefix(data: bytes) -> bytes:
     return zlib.decompressobj(wbits=31).decompress(data)
 
@@ -545,6 +552,9 @@ def test_what_comes_out_of_a_pipe_is_limited(tmp_path: Path, monkeypatch: pytest
         pass
     assert raised.value.thing == "-"
     assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(sys, "stdin", Stdin(bytes(3 * MEGABYTE)))
+    with local_file(Path("-"), max_bytes=3 * MEGABYTE) as local:
+        assert local.stat().st_size == 3 * MEGABYTE
 
 
 def test_the_copy_is_removed_when_its_user_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -566,3 +576,15 @@ def test_streams_that_cannot_be_opened_end_in_a_clear_error(tmp_path: Path, monk
         with pytest.raises(UnreadableTraceError) as raised, local_file(path):
             pass
         assert (raised.value.thing, raised.value.reason) == (str(path), reason)
+
+
+def test_an_empty_name_names_nothing() -> None:
+    with pytest.raises(UnreadableTraceError) as nothing:
+        find_traces("")
+    assert nothing.value.reason == "The name is empty."
+
+
+def test_the_list_of_a_split_is_no_trace(tmp_path: Path) -> None:
+    (tmp_path / "split.json").write_text("{}")
+    (tmp_path / "steady_mixed.json.gz").write_bytes(b"")
+    assert [path.name for path in find_traces(str(tmp_path))] == ["steady_mixed.json.gz"]

@@ -39,7 +39,7 @@ def info_command(terminal: Terminal, /, traces: tuple[str, ...], max_bytes: int 
         if not as_json:
             terminal.lines(info_lines(found[-1]))
 
-    given = GivenTraces(terminal, traces)
+    given = GivenTraces(terminal, traces, max_bytes)
     given.each(describe)
     if as_json:
         terminal.data(found if given.are_several else found[0])

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["split_command"]
 
+MOST = 10**9  # of anything counted here; far beyond any trace, and it fits every number format
+
 _SECTIONS = {
     "Where to": ("output", "force", "as_json"),
     "What to write": (
@@ -48,7 +50,7 @@ _SECTIONS = {
     "--find-steady-state", "steady_state", is_flag=True, help="The steady state, beside what else is asked for."
 )
 @click.option(
-    "--num-steps", type=click.IntRange(min=1), metavar="N", help="Steps in a steady-state window.  [default: 32]"
+    "--num-steps", type=click.IntRange(1, MOST), metavar="N", help="Steps in a steady-state window.  [default: 32]"
 )
 @click.option("-i", "--iterations", metavar="A:B", help="Steps A to B-1 as one trace. N is one step, all is all.")
 @click.option(
@@ -65,7 +67,7 @@ _SECTIONS = {
 )
 @click.option(
     "--trace-starts-at",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MOST),
     metavar="STEP",
     help="Step of the run with which the trace begins.",
 )
@@ -73,7 +75,7 @@ _SECTIONS = {
 @click.option("--llm-inference", is_flag=True, help="It is an LLM that runs, though no engine is seen in the trace.")
 @click.option(
     "--max-num-seq",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MOST),
     metavar="N",
     help="Most requests that run at once: more tokens prefill.",
 )
@@ -115,7 +117,7 @@ def split_command(
     if max_bytes is not None:
         options["max_bytes"] = max_bytes
     wanted = SplitOptions(workload=workload, **options)
-    given = GivenTraces(terminal, traces)
+    given = GivenTraces(terminal, traces, max_bytes)
     folders = dict(zip(given.files, _folders(given.files, output, are_several=given.are_several), strict=True))
     written: list[dict[str, Any]] = []
 

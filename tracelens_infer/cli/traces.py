@@ -20,10 +20,11 @@ __all__ = ["GivenTraces"]
 class GivenTraces:
     """The files that names, globs, directories and ``-`` stand for, each once."""
 
-    def __init__(self, terminal: Terminal, names: Sequence[str]) -> None:
-        from tracelens_infer.trace.source import find_traces
+    def __init__(self, terminal: Terminal, names: Sequence[str], max_bytes: int | None) -> None:
+        from tracelens_infer.trace.source import DEFAULT_MAX_BYTES, find_traces
 
         self._terminal = terminal
+        self._max_bytes = max_bytes or DEFAULT_MAX_BYTES
         self._exit_code = 0
         self._alone = len(names) == 1
         found: dict[Path, None] = {}
@@ -54,7 +55,7 @@ class GivenTraces:
         from tracelens_infer.trace.source import local_file
 
         name = click.format_filename(path)
-        with local_file(path) as file, self._terminal.reading(name) as progress:
+        with local_file(path, self._max_bytes) as file, self._terminal.reading(name) as progress:
             use(path, file, name, progress)
 
     def _try(self, action: Callable[[], None]) -> None:

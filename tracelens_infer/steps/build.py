@@ -26,6 +26,7 @@ __all__ = ["GRAPH_KERNELS", "StepWork", "build_steps"]
 GRAPH_KERNELS = 4
 """A launch that owns as many kernels replays a graph: eager calls were seen to own one, library calls up to three."""
 
+_LEAST_IN_STEPS = 0.5  # of the device work; recordings begin and end within a step, but not most of them
 _SHORT_GRAPH_SHARE = 0.5
 """A replay with less than this share of its siblings' kernels lost some: replays of one model differ little."""
 
@@ -274,6 +275,10 @@ def _notes(candidate: Candidate, work: DeviceWork, owner: Int64Array, dummies: i
     elif not (owner >= 0).any():
         text = "No device work could be attributed to a step: step times are host times."
         notes.append(Note("warning", "host_times", text, len(candidate.boundaries)))
+    linked, inside = int(work.linked.sum()), int((owner >= 0).sum())
+    if inside and inside < _LEAST_IN_STEPS * linked and not candidate.on_device:
+        text = f"Only {inside / linked:.0%} of the device work lies between the first and the last step."
+        notes.append(Note("warning", "work_outside_steps", text, linked - inside))
     if dummies:
         text = "Forwards without a label were found between steps (data-parallel dummy batches)."
         notes.append(Note("info", "dummy_steps", text, dummies))

@@ -121,6 +121,6 @@ def _notes(chosen: Candidate) -> list[Note]:
         text = "Steps are seen on the device's tracks only: times are the device's, and work is attributed by time."
         notes.append(Note("warning", "device_tracks_only", text, len(chosen.boundaries)))
     if all(boundary.annotation is None for boundary in chosen.boundaries):
-        text = "No label marks the steps: they were found from what repeats in the trace."
-        notes.append(Note("info", "steps_from_structure", text, len(chosen.boundaries)))
+        text = "No label marks the steps: they were found from what repeats in the trace. Check their number."
+        notes.append(Note("warning", "steps_from_structure", text, len(chosen.boundaries)))
     return notes

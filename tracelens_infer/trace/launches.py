@@ -24,7 +24,7 @@ class DeviceWork:
         launch: row of its launch; -1 where the file holds none.
         launch_ns: when the launch began on the host; MISSING where there is none.
         start_ns, end_ns: int64, on the device's clock.
-        timed: False for events at time 0, which are kept out of extents.
+        timed: False for events that were never stamped, which are kept out of extents.
         notes: unlinked work, clock skew, correlations used twice.
     """
 
@@ -51,7 +51,7 @@ def link_device_work(trace: Trace) -> DeviceWork:
     rows = trace.rows(Role.DEVICE)
     rows = rows[np.argsort(columns.start_ns[rows], kind="stable")]
     start = columns.start_ns[rows]
-    timed = (start != 0) & (start != MISSING)
+    timed = start != MISSING
     launches = trace.rows(Role.LAUNCH)
     launches = launches[(columns.link[launches] != MISSING) & (columns.start_ns[launches] != MISSING)]
     launch, ambiguous = _join(trace, rows, launches)

@@ -33,13 +33,15 @@ _HASH_FACTORS = np.array(
 )
 
 
+_LONG_BEFORE_NS = 3_600_000_000_000  # an hour; no trace is as long
 _BLOCK_ROWS = 1 << 17
 
 
 def repair(trace: Trace, notes: Sequence[Note]) -> Trace:
     """Which events have times that cannot be, and what is to be done about each? ``notes`` come first in the result."""
     kept = list(notes)
-    for step in (_pair_begin_and_end, _drop_duplicates, _clamp_negative, _count_zero, _clip_overlong, _count_missing):
+    repairs = (_pair_begin_and_end, _drop_duplicates, _clamp_negative, _count_missing, _count_zero, _clip_overlong)
+    for step in repairs:
         trace, found = step(trace)
         kept += found
     return replace(trace, notes=(*trace.notes, *kept), extent_ns=_extent_ns(trace))
@@ -57,7 +59,7 @@ def _extent_ns(trace: Trace) -> tuple[int, int]:
     for begin in range(0, len(columns), _BLOCK_ROWS):
         block = slice(begin, begin + _BLOCK_ROWS)
         start = columns.start_ns[block]
-        timed = counts[block] & (start != MISSING) & (start != 0)
+        timed = counts[block] & (start != MISSING)
         if timed.any():
             start = start[timed]
             first = min(first, int(start.min()))
@@ -182,20 +184,28 @@ def _clamp_negative(trace: Trace) -> tuple[Trace, list[Note]]:
 
 
 def _count_zero(trace: Trace) -> tuple[Trace, list[Note]]:
-    """Device events at time 0 were never stamped: they have no place in any extent."""
-    device = trace.rows(Role.DEVICE)
-    at_zero = device[trace.columns.start_ns[device] == 0]
+    """Events at time 0 that is long before all others were never stamped: they have no place in any extent.
+
+    A trace whose own clock begins at 0 is left as it is.
+    """
+    columns = trace.columns
+    at_zero = np.flatnonzero((columns.start_ns == 0) & (trace.lanes.roles != Role.METADATA)[columns.lane])
     if not len(at_zero):
         return trace, []
-    text = "Device events at time 0 are kept out of extents and busy times."
-    return trace, [Note("warning", "zero_times", text, len(at_zero))]
+    later = columns.start_ns[columns.start_ns > 0]
+    if not len(later) or later.min() < _LONG_BEFORE_NS:
+        return trace, []
+    start = columns.start_ns.copy()
+    start[at_zero] = MISSING
+    text = "Events at time 0, long before all others, are kept out of extents and busy times."
+    return replace(trace, columns=replace(columns, start_ns=start)), [Note("warning", "zero_times", text, len(at_zero))]
 
 
 def _clip_overlong(trace: Trace) -> tuple[Trace, list[Note]]:
     """ROCm reports durations that run far past the next slices of their stream; they end where the next one begins."""
     columns = trace.columns
     rows = trace.rows(Role.DEVICE)
-    rows = rows[(columns.start_ns[rows] != MISSING) & (columns.start_ns[rows] != 0)]
+    rows = rows[columns.start_ns[rows] != MISSING]
     if len(rows) < 3:
         return trace, []
     track = trace.lanes.track_codes()[columns.lane[rows]]
@@ -205,11 +215,11 @@ def _clip_overlong(trace: Trace) -> tuple[Trace, list[Note]]:
     start, duration = columns.start_ns[rows], np.maximum(columns.duration_ns[rows], 0)
     limit = OVERLONG_FACTOR * np.maximum(_median_by_group(track, duration), 1)
     suspect = duration > limit
-    followed = np.append(track[1:] == track[:-1], False)
     next_start = np.roll(start, -1)
-    # Past the end of the next event that is none of the suspects: two of them may follow each other.
+    # Past the end of the next event that is none of the suspects: two of them may follow each other. The last one of
+    # its stream is followed by none.
     sound_end = _next_of_group(track, start + duration, ~suspect)
-    overlong = suspect & followed & (start + duration > sound_end)
+    overlong = suspect & (start + duration > sound_end)
     if not overlong.any():
         return trace, []
     clipped = columns.duration_ns.copy()
@@ -247,11 +257,18 @@ def _next_of_group(group: Int64Array, values: Int64Array, counts: BoolArray) -> 
 
 
 def _count_missing(trace: Trace) -> tuple[Trace, list[Note]]:
-    """Complete events without a duration last no time; a step's end is then taken from what it ran."""
+    """Events without a start belong nowhere; those without a duration last no time, as far as is known."""
+    notes = []
+    complete = np.array([lane.phase == "X" for lane in trace.lanes.lanes], dtype=np.bool_)[trace.columns.lane]
+    complete[trace.dropped] = False
+    unstamped = int(np.count_nonzero((trace.columns.start_ns == MISSING) & complete))
+    if unstamped:
+        text = "Events without a start time belong to no step, nor does the work that they launched or labelled."
+        notes.append(Note("warning", "missing_times", text, unstamped))
     missing = trace.columns.duration_ns == MISSING
     missing[trace.dropped] = False
     count = int(np.count_nonzero(missing))
-    if not count:
-        return trace, []
-    text = "Events without a duration: their end is not known."
-    return trace, [Note("warning", "missing_durations", text, count)]
+    if count:
+        text = "Events without a duration: their end is not known."
+        notes.append(Note("warning", "missing_durations", text, count))
+    return trace, notes

@@ -31,7 +31,7 @@ _value_decoder = msgspec.json.Decoder(msgspec.Raw)
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _BLANK = b" \t\r\n"
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
-_LIST_END = re.compile(rb"\]\s*(?:,\s*\"|,?\s*\}|,?\s*\Z|\x00)")
+_LIST_END = re.compile(rb"\](?!\s*\}?\s*,\s*\{)\s*(?:,\s*\"|,?\s*\}|,?\s*\Z|\x00)")
 _PHASE = re.compile(rb"\"ph\"\s*:")
 _FIELD = re.compile(
     rb"\"(ph|cat|name|pid|tid|ts|dur|id|correlation)\"\s*:\s*"

@@ -20,6 +20,8 @@ _BARE_LIST = re.compile(rb"\s*\[")
 _FIRST_ENTRY = re.compile(rb"\s*([^\s])")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _AFTER_LIST = re.compile(rb"\s*(?:,\s*\"|,?\s*\}|,?\s*\Z|\x00)")  # zeros: padding
+_LIST_GOES_ON = re.compile(rb"\s*\}?\s*,\s*\{")  # a bracket that strayed in between two events
+_MAX_LISTS = 256  # a bound: thousands of traces one after another are no trace, and each costs another look at the rest
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CUT_SEARCH_BYTES = 64 << 10  # how far from a chunk's end the last boundary is looked for before all of it is
 _BACKOFF_BYTES = (0, 4 << 10, 64 << 10, 1 << 20)
@@ -84,6 +86,9 @@ class Slicer:
             if not again:
                 return
             self._losses.add("second_event_list", self._offset)
+            if len(self.suffixes) > _MAX_LISTS:
+                self._losses.add("trailing_text", self._offset)
+                return
 
     def used(self, length: int, *, closed: bool) -> None:
         """The salvager tells how much of the slice it was given last it used, and whether the list closes there."""
@@ -285,7 +290,11 @@ def _what_failed(message: str, buffer: bytearray) -> str | int:
         return "damaged"
     closed = buffer.rfind(b"]", 0, int(trailing.group(1)) - 1)  # the number is that of the first byte too many, from 1
     # The last byte is the bracket that was put in place of the cut.
-    return closed if closed > 0 and _AFTER_LIST.match(buffer, closed + 1, len(buffer) - 1) else "damaged"
+    end = len(buffer) - 1
+    closes = (
+        closed > 0 and _AFTER_LIST.match(buffer, closed + 1, end) and not _LIST_GOES_ON.match(buffer, closed + 1, end)
+    )
+    return closed if closes else "damaged"
 
 
 def _is_sound(decodes: Callable[[bytearray], None], buffer: bytearray, closed: int) -> bool:

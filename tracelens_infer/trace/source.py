@@ -34,6 +34,7 @@ _CAREFUL_BYTES = 4 << 10  # compressed bytes unpacked at a time where damage is 
 _GZIP_MAGIC, _ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")  # the second is that of an empty archive
 _ZIP_ENCRYPTED = 1  # a flag of a member
+_NO_TRACE = "split.json"  # a split's own list of what it wrote
 _TRACE_SUFFIXES = (".json", ".json.gz", ".json.zip", ".json.zst", ".zip", ".gz", ".zst")
 
 
@@ -45,6 +46,8 @@ def find_traces(name: str) -> list[Path]:
     """Which files does a path, glob or rank directory name? Sorted; ``-`` (stdin) names itself."""
     if name == "-":
         return [Path("-")]
+    if not name:
+        raise UnreadableTraceError("''", "The name is empty.", "Name a trace; is a shell variable unset?")
     try:
         found = _named_files(Path(name))
     except (OSError, ValueError) as error:  # no permission; a name that no file can have
@@ -58,7 +61,11 @@ def find_traces(name: str) -> list[Path]:
 
 def _named_files(path: Path) -> list[Path]:
     if path.is_dir():
-        found = sorted(entry for entry in path.iterdir() if entry.is_file() and entry.name.endswith(_TRACE_SUFFIXES))
+        found = sorted(
+            entry
+            for entry in path.iterdir()
+            if entry.is_file() and entry.name.endswith(_TRACE_SUFFIXES) and entry.name != _NO_TRACE
+        )
         if not found:
             raise UnreadableTraceError(
                 str(path),
