@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tracelens_infer.steps.step import Step
+from tracelens_infer.trace.columns import median_of
 
 __all__ = ["durations_us", "median_us"]
 
@@ -19,7 +20,7 @@ def durations_us(steps: Iterable[Step]) -> dict[str, dict[str, float]]:
         kind: dict(
             zip(
                 (f"p{percentile}" for percentile in _PERCENTILES),
-                np.percentile(durations, _PERCENTILES).round(3).tolist(),
+                _percentiles(durations),
                 strict=True,
             )
         )
@@ -27,9 +28,16 @@ def durations_us(steps: Iterable[Step]) -> dict[str, dict[str, float]]:
     }
 
 
+def _percentiles(values: list[float]) -> list[float]:
+    """By linear interpolation, as numpy.percentile, which would import masked arrays: 10 ms of a command's time."""
+    at = np.array(_PERCENTILES) / 100 * (len(values) - 1)
+    found: list[float] = np.interp(at, np.arange(len(values)), np.sort(values)).round(3).tolist()
+    return found
+
+
 def median_us(steps: Iterable[Step]) -> dict[str, float]:
     """Kind -> median duration of its steps in microseconds."""
-    return {kind: round(float(np.median(durations)), 3) for kind, durations in _by_kind(steps).items()}
+    return {kind: round(median_of(np.array(durations)), 3) for kind, durations in _by_kind(steps).items()}
 
 
 def _by_kind(steps: Iterable[Step]) -> dict[str, list[float]]:

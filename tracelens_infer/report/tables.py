@@ -40,8 +40,12 @@ def write_parquet(table: Table, path: Path) -> None:
     import pyarrow.parquet as pq
 
     arrays = [_arrow_array(column, kind) for column, kind in zip(table.columns, table.kinds, strict=True)]
+    # Dictionaries pay for texts of few values; for other columns they take ten times as long and make the file larger.
+    texts = [
+        name for name, kind in zip(table.names, table.kinds, strict=True) if kind == "text" and name != "annotation"
+    ]
     with path.open("wb") as file:  # of a path pyarrow asks whether it is an address, and refuses bytes that are no text
-        pq.write_table(pa.Table.from_arrays(arrays, names=list(table.names)), file)
+        pq.write_table(pa.Table.from_arrays(arrays, names=list(table.names)), file, use_dictionary=texts)
 
 
 def _arrow_array(column: Sequence[Cell], kind: Kind) -> pa.Array:

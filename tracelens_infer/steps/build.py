@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +14,7 @@ from tracelens_infer.steps.candidates import Candidate, StepBoundary, Window
 from tracelens_infer.steps.classify import classify, engine_mode, speculates, stalled_decodes
 from tracelens_infer.steps.coverage import step_numbers
 from tracelens_infer.steps.step import Confidence, DurationFrom, GraphMode, Step, StepKind, Steps
-from tracelens_infer.trace.columns import Int64Array, RowArray
+from tracelens_infer.trace.columns import Int64Array, RowArray, median_of
 from tracelens_infer.trace.launches import DeviceWork, union_ns
 
 if TYPE_CHECKING:
@@ -249,8 +248,8 @@ def _with_dummies(candidate: Candidate, work: DeviceWork) -> tuple[Candidate, in
     working = inside[inside > 0]
     if not len(working):
         return candidate, 0
-    usual = int(np.median(after))
-    least = max(_FEWEST_FORWARD_KERNELS, _FORWARD_SHARE * float(np.median(working)))
+    usual = int(median_of(after))
+    least = max(_FEWEST_FORWARD_KERNELS, _FORWARD_SHARE * median_of(working))
     forwards = np.flatnonzero(after >= usual + least)
     if not len(forwards):
         return candidate, 0
@@ -289,7 +288,7 @@ def _suspect_steps(steps: Sequence[Step]) -> list[Note]:
     """Steps whose figures mislead: replays that were recorded in part, and start-up at the beginning."""
     notes = []
     replays = [step for step in steps if step.graph is GraphMode.FULL]
-    usual = median(step.kernels for step in replays) if replays else 0
+    usual = median_of(np.array([step.kernels for step in replays])) if replays else 0
     short = [step.index for step in replays if step.kernels < _SHORT_GRAPH_SHARE * usual]
     if short:
         text = (
@@ -308,4 +307,7 @@ def _suspect_steps(steps: Sequence[Step]) -> list[Note]:
 
 def _is_transient(step: Step, steps: Sequence[Step]) -> bool:
     siblings = [other.device_busy_ns for other in steps[_TRANSIENT_STEPS:] if other.kind is step.kind]
-    return len(siblings) >= _FEWEST_SIBLINGS and step.device_busy_ns > _TRANSIENT_FACTOR * median(siblings) > 0
+    return (
+        len(siblings) >= _FEWEST_SIBLINGS
+        and step.device_busy_ns > _TRANSIENT_FACTOR * median_of(np.array(siblings)) > 0
+    )

@@ -12,7 +12,7 @@ import numpy as np
 from tracelens_infer.errors import MergedTraceError
 from tracelens_infer.notes import Note
 from tracelens_infer.steps.annotation import StepAnnotation, StepFormat, parse_annotation, registered_formats
-from tracelens_infer.trace.columns import MISSING, Int64Array, Role, RowArray, Trace
+from tracelens_infer.trace.columns import MISSING, Int64Array, Role, RowArray, Trace, median_of
 from tracelens_infer.trace.reader import event_names
 
 __all__ = ["Candidate", "Grade", "StepBoundary", "Window", "annotation_candidates", "label_families"]
@@ -246,7 +246,7 @@ def _device_candidate(trace: Trace, family: str, marks: _Marks) -> Candidate:
 def _tiled(detector: str, spans: list[tuple[int, int, int, StepAnnotation]], *, on_device: bool) -> Candidate:
     """Gap-free tiles: each reaches to the next start, the last one as far as a typical one would."""
     starts = [start for _, start, _, _ in spans]
-    typical = int(np.median(np.diff(starts))) if len(starts) > 1 else 0
+    typical = int(median_of(np.diff(starts))) if len(starts) > 1 else 0
     tile_ends = [*starts[1:], max(spans[-1][2], starts[-1] + typical)]
     overlapping = sum(end > following for (_, _, end, _), following in zip(spans, starts[1:], strict=False))
     boundaries = tuple(

@@ -129,9 +129,10 @@ def _assign_flows(trace: Trace, owner: Int64Array, present: BoolArray) -> None:
     linked = trace.rows(Role.LAUNCH, Role.DEVICE)
     linked = linked[(owner[linked] >= 0) & (columns.link[linked] != MISSING)]
     if len(linked) and len(arrows):
-        link, index = np.unique(columns.link[linked], return_index=True)
+        linked = linked[np.argsort(columns.link[linked], kind="stable")]
+        link = columns.link[linked]
         at = np.minimum(np.searchsorted(link, columns.link[arrows]), len(link) - 1)
-        owner[arrows] = np.where(link[at] == columns.link[arrows], owner[linked[index[at]]], -1)
+        owner[arrows] = np.where(link[at] == columns.link[arrows], owner[linked[at]], -1)
     _assign_host_flows(trace, owner, flows[host_flow[columns.lane[flows]]])
 
 

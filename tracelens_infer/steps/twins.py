@@ -8,6 +8,7 @@ import numpy as np
 
 from tracelens_infer.steps.candidates import Candidate, StepBoundary
 from tracelens_infer.steps.coverage import step_numbers
+from tracelens_infer.trace.columns import median_of
 from tracelens_infer.trace.launches import DeviceWork
 
 __all__ = ["merge_drafts", "merge_twins"]
@@ -34,7 +35,7 @@ def merge_twins(candidate: Candidate, work: DeviceWork) -> Candidate:
         alike = np.array([a.annotation == b.annotation for a, b in pairs], dtype=np.bool_)  # of none, too
         twins = alike & (works[first::2][: len(pairs)] != works[first + 1 :: 2])
         if len(pairs) >= _FEWEST_PAIRS and twins.mean() >= _TWIN_SHARE:
-            gap = float(np.median([other.start_ns - one.end_ns for one, other in pairs]))
+            gap = median_of(np.array([other.start_ns - one.end_ns for one, other in pairs]))
             paired.append((gap, first, pairs, twins))
     if not paired:
         return candidate

@@ -31,6 +31,7 @@ __all__ = [
     "Trace",
     "TraceHeader",
     "TraceMetadata",
+    "median_of",
 ]
 
 Identifier: TypeAlias = int | float | str | None
@@ -89,6 +90,13 @@ _ROLE_OF_PHASE = {
     "B": Role.BEGIN,
     "E": Role.END,
 }
+
+
+def median_of(values: npt.NDArray[np.generic]) -> float:
+    """The median of some numbers, at least one. numpy.median imports masked arrays: 10 ms of a command's time."""
+    ordered = np.sort(values)
+    count = len(ordered)
+    return (float(ordered[(count - 1) // 2]) + float(ordered[count // 2])) / 2
 
 
 @dataclass(frozen=True, slots=True)
