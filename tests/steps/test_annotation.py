@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -481,6 +482,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *entry_points: FakeEntryPoint) -> l
         return entry_points
 
     monkeypatch.setattr(metadata, "entry_points", fake)
+    monkeypatch.setattr(module, "_plugins_may_exist", lambda: True)
     return asked
 
 
@@ -568,3 +570,26 @@ def test_either_module_may_be_imported_first(first: str) -> None:
         "assert a.parse_annotation('step[DECODE bs=1]').format == 'sglang-native'"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+PLUGIN = """
+from tracelens_infer.steps.annotation import StepAnnotation, StepFormat
+
+def parse(text):
+    return StepAnnotation("ticking", None, None, text) if text.startswith("tick ") else None
+
+FORMAT = StepFormat("ticking", parse, prefixes=("tick ",))
+"""
+
+
+@pytest.mark.parametrize("group", ["tracelens_infer.step_formats", "console_scripts"])
+def test_an_installed_plug_in_is_found(group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution as pip leaves it: no mock stands between its files and the label."""
+    (tmp_path / "ticking_plugin.py").write_text(PLUGIN)
+    info = tmp_path / "ticking_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ticking-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\nticking = ticking_plugin:FORMAT\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = parse_annotation("tick 7")
+    assert (found is not None and found.format) == (group == "tracelens_infer.step_formats" and "ticking")

@@ -20,18 +20,13 @@ __all__ = ["write_csv", "write_parquet"]
 def write_csv(table: Table, path: Path) -> None:
     """One line a row; missing values are empty; times with three decimals, which is one nanosecond."""
     formatted = [
-        [_csv_cell(cell, kind) for cell in column] for column, kind in zip(table.columns, table.kinds, strict=True)
+        ["" if cell is None else f"{cell:.3f}" for cell in column] if kind == "float" else column
+        for column, kind in zip(table.columns, table.kinds, strict=True)
     ]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(table.names)
         writer.writerows(zip(*formatted, strict=True))
-
-
-def _csv_cell(cell: Cell, kind: Kind) -> str:
-    if cell is None:
-        return ""
-    return f"{cell:.3f}" if kind == "float" else str(cell)
 
 
 def write_parquet(table: Table, path: Path) -> None:
