@@ -94,9 +94,12 @@ def serving(
     compiled: bool = False,
     collectives: bool = False,
     label: str = "",
+    phase_frames: bool = False,
     **options: Any,  # noqa: ANN401
 ) -> Loop:
     """Make an engine's loop, one step for each of ``prefills``, with the decoys that are asked for.
+
+    ``phase_frames``: prefills and decodes go through different calls.
 
     ``scopes``: the engine's own scopes inside a step; ``compiled``: one label a layer; ``label``: one around a step.
     """
@@ -118,6 +121,9 @@ def serving(
             ),
         )
         _scoped(loop, "gpu_model_runner: sample", scopes, _sample)
+        if phase_frames:
+            loop.framed(f"model_runner.py({50 + prefill}): forward_{'extend' if prefill else 'decode'}", begin + 1)
+            loop.framed("model_runner.py(1): forward", begin + 0.5)
         loop.framed("engine/core.py(40): step", begin)
         if label:
             loop.labelled(f"{label} {number}", begin)
@@ -189,6 +195,79 @@ def training(steps: int, *, blocks: int = 5, **options: Any) -> Loop:  # noqa: A
                 loop.op("AddBackward0", thread=WORKER)
         loop.op("Optimizer.step#SGD.step", ("sgd", 15.0))
         loop.framed("train.py(20): train_step", begin)
+    return loop
+
+
+def accumulating(steps: int, micro_batches: int, *, label: bool = True, **options: Any) -> Loop:  # noqa: ANN401
+    """Make training with gradient accumulation; torch labels the optimizer, unless ``label`` is False."""
+    loop = Loop(**options)
+    everything = loop.now
+    for _ in range(steps):
+        for number in range(micro_batches):
+            loop.rest(60)
+            begin = loop.now
+            if not number:
+                loop.starts.append(begin)
+            loop.now += 1
+            loop.op("aten::embedding", ("embed", 3.0))
+            for suffix in ("", "_bwd"):
+                for _ in range(4):
+                    for op, kernel, lasts in LAYER:
+                        loop.op(op + suffix, (kernel + suffix, lasts))
+            loop.framed("train.py(20): micro_batch", begin)
+        begin = loop.now
+        loop.now += 1
+        for _ in range(6):
+            loop.op("aten::_foreach_add_", ("adam", 10.0 * micro_batches))
+        if label:
+            loop.labelled("Optimizer.step#AdamW.step", begin)
+        loop.framed("train.py(30): update", begin)
+    loop.framed("train.py(1): main", everything - 1)
+    return loop
+
+
+def generating(calls: int, tokens: int, **options: Any) -> Loop:  # noqa: ANN401
+    """Make calls that generate a text each: a prefill and a decode for every further token, in one call's loop."""
+    loop = Loop(**options)
+    everything = loop.now
+    for _ in range(calls):
+        loop.rest(500)
+        of_call = loop.now
+        loop.now += 1
+        for number in range(tokens):
+            begin = loop.now
+            loop.starts.append(begin)
+            loop.now += 1
+            loop.op("aten::embedding", ("embed", 3.0))
+            for _ in range(5):
+                for op, kernel, lasts in LAYER:
+                    loop.op(op, (kernel, lasts * (1 if number else 6)))
+            loop.op("aten::mm", ("gemm_head", 20.0))
+            loop.framed("nn.Module: LlamaForCausalLM_0", begin)
+            loop.op("aten::argmax", ("argmax", 3.0))
+            loop.rest(30)
+        loop.framed("generation/utils.py(2000): generate", of_call)
+    loop.framed("main.py(3): main", everything - 1)
+    return loop
+
+
+def uneven(steps: int, **options: Any) -> Loop:  # noqa: ANN401
+    """Make steps whose layers loop over experts, once or sixty times."""
+    loop = Loop(**options)
+    everything = loop.now
+    for _ in range(steps):
+        loop.rest(50)
+        begin = loop.now
+        loop.starts.append(begin)
+        loop.now += 1
+        experts = loop.random.choice([1, 1, 2, 30, 60])
+        loop.op("aten::embedding", ("embed", 3.0))
+        for _ in range(4 * experts):
+            for op, kernel, lasts in LAYER:
+                loop.op(op, (kernel, lasts))
+        loop.op("aten::argmax", ("argmax", 3.0))
+        loop.framed("engine.py(3): step", begin)
+    loop.framed("engine.py(1): run", everything - 1)
     return loop
 
 

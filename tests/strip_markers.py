@@ -128,7 +128,8 @@ def _is_idle(label: str) -> bool:
 
 
 def _first_ops(trace: Trace, marked: Int64Array, step: Int64Array) -> tuple[Int64Array, Int64Array]:
-    ops = np.sort(trace.columns.start_ns[trace.rows(Role.HOST_OP)])
+    # An op's label (Optimizer.zero_grad) is recorded as one of a user is; the step's own are gone.
+    ops = np.sort(trace.columns.start_ns[trace.rows(Role.HOST_OP, Role.ANNOTATION)])
     at = np.searchsorted(ops, marked)
     known = at < len(ops)
     return ops[at[known]], step[known]
@@ -173,8 +174,13 @@ SYNTHETIC = {
 
 def synthetic(tools: Path, name: str, folder: Path) -> Path:
     """Write one of the synthetic traces."""
+    return make_big_trace(tools, SYNTHETIC[name], folder, name)
+
+
+def make_big_trace(tools: Path, options: str, folder: Path, name: str = "made") -> Path:
+    """Run the generator of large traces."""
     path = folder / f"{name}.json"
-    command = [sys.executable, str(tools / "make_big_trace.py"), str(path), *SYNTHETIC[name].split()]
+    command = [sys.executable, str(tools / "make_big_trace.py"), str(path), *options.split()]
     subprocess.run(command, check=True, capture_output=True)
     return path
 

@@ -104,6 +104,14 @@ def test_the_main_thread_of_training_is_the_one_that_is_there_from_start_to_end(
     assert threads == {MAIN}
 
 
+def test_calls_may_nest_deeper_than_sixteen_bits_count() -> None:
+    depth = 40_000
+    start = np.arange(depth, dtype=np.int64)
+    parent, depths, _ = nesting(start, 10 * depth - start)
+    assert parent.tolist() == list(range(-1, depth - 1))
+    assert depths.tolist() == list(range(depth))
+
+
 def test_a_host_without_spans_has_an_empty_tree(tmp_path: Path) -> None:
     loop = Loop()
     loop.launch(10, [("kernel", 5.0)])

@@ -10,8 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.loops import Loop, diffusion, kernels_only, noise, serving, training
-from tests.strip_markers import REAL, SYNTHETIC, chosen_of, compare, strip_markers, synthetic
+from tests.loops import (
+    Loop,
+    accumulating,
+    diffusion,
+    generating,
+    kernels_only,
+    noise,
+    serving,
+    training,
+    uneven,
+)
+from tests.strip_markers import REAL, SYNTHETIC, chosen_of, compare, make_big_trace, strip_markers, synthetic
 from tracelens_infer.steps.candidates import Candidate, Grade
 from tracelens_infer.steps.cascade import find_by_cascade
 from tracelens_infer.trace.columns import Role
@@ -159,6 +169,84 @@ def test_one_step_is_none(tmp_path: Path, stacks: bool, device: bool, layers: in
 @pytest.mark.parametrize(("stacks", "device"), KINDS)
 def test_training(tmp_path: Path, stacks: bool, device: bool) -> None:
     loop = training(6, stacks=stacks, device=device)
+    assert_found(loop, cascade(loop, tmp_path))
+
+
+def phases(text: str) -> list[bool]:
+    """Read P for a step with a prefill and D for one without."""
+    return [letter == "P" for letter in text]
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize(
+    "prefills",
+    [phases(text) for text in ("PD" * 5, "PD" * 20, "PDD" * 4, "PDDDD" * 10, "PPPDDDDDDD", "D" * 10, "P" * 10)]
+    + [mixed(steps, share, seed) for steps in (10, 20, 80) for share in (0.1, 0.5) for seed in (1, 2, 3)],
+    ids=lambda prefills: "".join("DP"[one] for one in prefills)[:16] + f"_{len(prefills)}",
+)
+def test_prefills_and_decodes_that_go_through_different_calls(
+    tmp_path: Path, prefills: list[bool], graphs: bool
+) -> None:
+    """A step is the call above them, in whatever order they come."""
+    loop = serving(prefills, graphs=graphs, layers=3, stacks=True, phase_frames=True)
+    assert assert_found(loop, cascade(loop, tmp_path)).detector == "call_tree:engine/core.py: step"
+
+
+@pytest.mark.parametrize("frames", [30, 40, 200])
+@pytest.mark.parametrize("steps", [3, 4, 5, 6, 7, 9, 10, 12])
+def test_few_steps_with_stacks(shared_traces: Path, tmp_path: Path, steps: int, frames: int) -> None:
+    """Of ten steps all ten are found, also the first and the last one."""
+    path = make_big_trace(shared_traces.parent / "tools", f"--steps {steps} --layers 3 --py {frames}", tmp_path)
+    trace, marks = strip_markers(read_trace(path))
+    chosen = chosen_of(find_by_cascade(trace, link_device_work(trace)))
+    assert chosen is not None
+    assert len(chosen.boundaries) == len(marks) == steps
+    assert chosen.detector == "call_tree:vllm/v#/engine/core.py: step"
+
+
+@pytest.mark.parametrize("layers", [2, 3, 8])
+def test_two_eager_steps_without_stacks_are_none(shared_traces: Path, tmp_path: Path, layers: int) -> None:
+    options = f"--steps 2 --layers {layers} --no-stack --no-graph"
+    trace, _ = strip_markers(read_trace(make_big_trace(shared_traces.parent / "tools", options, tmp_path)))
+    assert chosen_of(find_by_cascade(trace, link_device_work(trace))) is None
+
+
+@pytest.mark.parametrize(("stacks", "device"), KINDS)
+@pytest.mark.parametrize(("steps", "micro_batches"), [(3, 4), (5, 2), (20, 8)])
+def test_a_training_step_ends_with_its_optimizer(
+    tmp_path: Path, stacks: bool, device: bool, steps: int, micro_batches: int
+) -> None:
+    loop = accumulating(steps, micro_batches, stacks=stacks, device=device)
+    found = cascade(loop, tmp_path)
+    assert_found(loop, found)
+
+
+@pytest.mark.parametrize(("steps", "micro_batches"), [(3, 4), (20, 8)])
+def test_micro_batches_are_disputed_where_only_calls_show_the_longer_steps(
+    tmp_path: Path, steps: int, micro_batches: int
+) -> None:
+    found = cascade(accumulating(steps, micro_batches, label=False, stacks=True), tmp_path)
+    chosen = chosen_of(found)
+    assert chosen is not None
+    assert chosen.grade is Grade.DEGRADED
+    assert chosen.disputed == (
+        f"{steps} longer iterations may hold {micro_batches} of them each, and work between them"
+    )
+
+
+@pytest.mark.parametrize(("stacks", "device"), KINDS)
+@pytest.mark.parametrize(("calls", "tokens"), [(1, 20), (2, 20), (5, 5), (5, 20)])
+def test_a_call_that_generates_a_text_is_no_step(
+    tmp_path: Path, stacks: bool, device: bool, calls: int, tokens: int
+) -> None:
+    loop = generating(calls, tokens, stacks=stacks, device=device)
+    assert_found(loop, cascade(loop, tmp_path))
+
+
+@pytest.mark.parametrize(("stacks", "device"), KINDS)
+@pytest.mark.parametrize("steps", [4, 10, 40])
+def test_very_uneven_steps(tmp_path: Path, stacks: bool, device: bool, steps: int) -> None:
+    loop = uneven(steps, stacks=stacks, device=device)
     assert_found(loop, cascade(loop, tmp_path))
 
 

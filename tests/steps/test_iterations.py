@@ -180,3 +180,26 @@ def test_the_file_of_a_rank_may_name_work_of_several_processes(tmp_path: Path) -
     maker.op("aten::mm", 30, 10, process=HOST + 5)
     maker.span("gpu_memcpy", "Memcpy HtoD", 20, 5, process=DEVICE + 1, thread=7)
     assert len(iterations(maker, tmp_path).chosen.boundaries) == 2
+
+
+def two_engines(launches: int, others: int) -> TraceMaker:
+    """Make work of two processes without a label of either."""
+    maker = TraceMaker()
+    for number in range(launches + others):
+        where = {} if number < launches else {"process": HOST + 5}
+        maker.op("aten::mm", 20 * number, 10, **where)
+        maker.work(Work(launch=20 * number + 1, start=20 * number + 5, duration=8), **where)
+    return maker
+
+
+def test_work_of_two_engines_without_labels_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MergedTraceError) as merged:
+        iterations(two_engines(30, 10), tmp_path)
+    assert merged.value.reason == (
+        "No label marks the steps, and 2 processes launch the device's work (75%, 25% of its time)."
+    )
+
+
+def test_a_helper_that_copies_now_and_then_is_no_engine(tmp_path: Path) -> None:
+    with pytest.raises(NothingFoundError):
+        iterations(two_engines(99, 1), tmp_path)

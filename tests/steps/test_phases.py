@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.loops import Loop, serving
 from tests.steps.phase_agreement import (
     GENERATOR,
     REAL,
@@ -22,6 +23,8 @@ from tests.steps.phase_agreement import (
     synthesize,
     without_shapes,
 )
+from tracelens_infer.errors import UsageError
+from tracelens_infer.steps.analyze import steps_of
 from tracelens_infer.steps.attention_ops import Serves, attention_size
 from tracelens_infer.steps.batch_sizes import UNTOLD, BatchSizes, TokensFrom
 from tracelens_infer.steps.candidates import Candidate, StepBoundary
@@ -344,3 +347,38 @@ def test_the_source_names_tokens_and_requests(shared_traces: Path) -> None:
 def test_the_table_counts_steps(shared_traces: Path) -> None:
     table = agreement_table([agreement(shared_traces / REAL["g"], "g")])
     assert table.splitlines()[-1] == "| g | 10 | 100.0% | 10 | 10 | 10 high |"
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "8", 10**30])
+def test_max_num_seq_is_a_count(wrong: object, tmp_path: Path) -> None:
+    trace = serving([True, False, False, False], stacks=True).read(tmp_path)
+    with pytest.raises(UsageError) as refused:
+        steps_of(trace, max_num_seq=wrong)  # type: ignore[arg-type]
+    assert refused.value.thing == f"max_num_seq: {wrong}"
+
+
+def greedy(rows: int, tokens: int, steps: int = 6) -> Loop:
+    """Make steps of an unknown engine whose sampling picks a token for each of ``rows``."""
+    loop = Loop(stacks=True)
+    for _ in range(steps):
+        loop.rest(100)
+        begin = loop.now
+        for name, dims in (
+            ("aten::embedding", [[32000, 64], [tokens]]),
+            *[("my::attention", [[tokens, 8, 64], [tokens, 8, 64]]), ("aten::mm", [[tokens, 64], [64, 64]])] * 4,
+            ("aten::argmax", [[rows, 32000]]),
+        ):
+            loop.op(name, ("kernel", 5.0))
+            loop.events[-3]["args"] = {"Input Dims": dims}
+        loop.framed("engine.py(1): step", begin)
+    loop.framed("engine.py(9): loop", 990)
+    return loop
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(64, StepKind.PREFILL_ONLY), (600, StepKind.DECODE_ONLY)])
+def test_fewer_tokens_are_picked_than_computed_where_prompts_are_prefilled(
+    tmp_path: Path, rows: int, kind: StepKind
+) -> None:
+    """Six steps of 600 tokens each, nothing but the rows of argmax to tell 64 prompts from 600 decodes."""
+    found = steps_of(greedy(rows, 600).read(tmp_path), llm_inference=True).steps.steps
+    assert {step.kind for step in found} == {kind}

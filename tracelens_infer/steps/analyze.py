@@ -11,6 +11,7 @@ from tracelens_infer.steps.build import StepWork, build_steps
 from tracelens_infer.steps.candidates import Candidate
 from tracelens_infer.steps.iterations import Iterations, find_iterations
 from tracelens_infer.steps.step import Steps
+from tracelens_infer.steps.whole_numbers import check_count
 from tracelens_infer.trace.columns import Trace
 from tracelens_infer.trace.launches import DeviceWork, link_device_work
 from tracelens_infer.trace.reader import Progress, read_trace
@@ -62,8 +63,11 @@ def steps_of(trace: Trace, *, llm_inference: bool = False, max_num_seq: int | No
 
     Where no label tells what a step does and the trace is one of LLM inference (``llm_inference`` says that it is,
     whether an engine is seen or not), phases come from op shapes and kernels; ``max_num_seq`` is the most requests that
-    the engine runs at once. Raises NothingFoundError and MergedTraceError.
+    the engine runs at once. Raises NothingFoundError and MergedTraceError, and UsageError where ``max_num_seq`` is no
+    whole number of 1 or more.
     """
+    if max_num_seq is not None:
+        check_count("max_num_seq", max_num_seq, 1)
     work = link_device_work(trace)
     iterations = find_iterations(trace, work)
     guesses = _guesses(trace, work, iterations.chosen, llm_inference=llm_inference, max_num_seq=max_num_seq)

@@ -32,6 +32,8 @@ _MEMORY_OPS = re.compile(
 )
 _MATRIX_OPS = re.compile(r"mm|linear|gemm|matmul")
 _EMBEDDING = "aten::embedding"
+_PICK = "aten::argmax"  # greedy sampling: a row of logits for each request, as wide as the vocabulary
+_LOGIT_DIMS = 2
 
 
 class TokensFrom(StrEnum):
@@ -174,6 +176,8 @@ def _seen(name: str, shapes: Shapes) -> _Seen | None:
         return attention
     if name == _EMBEDDING:
         return prod(shapes[1]) if len(shapes) > 1 and shapes[1] else None
+    if name == _PICK:
+        return _Matrix(name, shapes[0][0], shapes[0][1]) if shapes and len(shapes[0]) == _LOGIT_DIMS else None
     if _MEMORY_OPS.search(name):
         return None
     tensors = [dims for dims in shapes if len(dims) > 1]

@@ -142,7 +142,9 @@ def _stacked(starts: list[int], ends: list[int]) -> tuple[Int64Array, Int64Array
 
 def _parents(depth: Int64Array) -> Int64Array:
     """The last span before each that lies one level higher."""
-    order = np.argsort(depth.astype(np.int16), kind="stable")  # 16 bits: a radix sort
+    deepest = int(depth.max(initial=0))
+    # 16 bits: a radix sort. Recursion goes deeper than that only in traces that somebody made up.
+    order = np.argsort(depth.astype(np.int16 if deepest <= np.iinfo(np.int16).max else np.int64), kind="stable")
     levels = np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
     parent = np.full(len(depth), -1)
     for above, level in pairwise(levels):

@@ -68,6 +68,7 @@ class Candidate:
         inside_spans: share of the pieces of work, not of their time, that is asked for within the marked spans.
         grade: None until graded.
         rejected: why another candidate was preferred; empty for the chosen one.
+        disputed: why its iterations may be parts of longer ones; empty where nothing says so.
         overlapping: boundaries whose span runs into the next one's.
         notes: what had to be mended, or left out.
     """
@@ -80,6 +81,7 @@ class Candidate:
     inside_spans: float = 0.0
     grade: Grade | None = None
     rejected: str = ""
+    disputed: str = ""
     overlapping: int = 0
     notes: tuple[Note, ...] = ()
 

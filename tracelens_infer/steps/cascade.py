@@ -12,7 +12,8 @@ from tracelens_infer.steps.detect_call_tree import call_tree_candidates
 from tracelens_infer.steps.detect_device import device_candidates
 from tracelens_infer.steps.detect_families import family_candidates, placed_family
 from tracelens_infer.steps.detect_top_level import top_level_candidates
-from tracelens_infer.trace.columns import Trace
+from tracelens_infer.steps.landmarks import find_landmarks
+from tracelens_infer.trace.columns import Role, Trace
 from tracelens_infer.trace.launches import DeviceWork
 
 __all__ = ["LOOKED_FOR", "find_by_cascade"]
@@ -52,10 +53,12 @@ def _structures(trace: Trace, work: DeviceWork) -> list[Candidate]:
     if len(work.row) and not work.linked.any():
         return device_candidates(trace, work)
     tree = build_call_tree(trace, work)
-    found = call_tree_candidates(trace, tree)
+    has_frames = len(trace.rows(Role.PYTHON)) > 0
+    found = call_tree_candidates(trace, tree, find_landmarks(trace, work, tree)) if has_frames else []
     if any(not candidate.rejected for candidate in found):
         return found
-    return [*found, *top_level_candidates(trace, work, tree)]
+    disputed = next((candidate.disputed for candidate in found if candidate.disputed), "")
+    return [*found, *(replace(candidate, disputed=disputed) for candidate in top_level_candidates(trace, work, tree))]
 
 
 def _judged(trace: Trace, work: DeviceWork, candidate: Candidate) -> Candidate:

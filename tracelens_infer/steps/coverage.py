@@ -70,6 +70,6 @@ def _grade(candidate: Candidate, share: float, inside: float) -> Grade:
     if share < DEGRADED_SHARE:
         return Grade.NOT_SPLITTABLE
     labelled = any(boundary.annotation is not None for boundary in candidate.boundaries)
-    if share < SPLITTABLE_SHARE or (labelled and inside < LEAST_INSIDE_SPANS):
+    if share < SPLITTABLE_SHARE or candidate.disputed or (labelled and inside < LEAST_INSIDE_SPANS):
         return Grade.DEGRADED
     return Grade.SPLITTABLE

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tracelens_infer.steps.call_tree import CallTree
-from tracelens_infer.steps.candidates import Candidate, StepBoundary
+from tracelens_infer.steps.candidates import Candidate
+from tracelens_infer.steps.folding import folded
+from tracelens_infer.steps.landmarks import AGREEMENT, Landmarks
 from tracelens_infer.steps.periodicity import LEAST_REPEATS, Period, find_period, symbol_codes
-from tracelens_infer.trace.columns import BoolArray, Int64Array, Role, Trace
+from tracelens_infer.steps.tiles import tiled
+from tracelens_infer.trace.columns import Int64Array, Role, Trace
 from tracelens_infer.trace.reader import event_names
 
-__all__ = ["HIGH_SHARE", "LEAST_WORK", "call_tree_candidates", "folded", "tiled"]
+__all__ = ["HIGH_SHARE", "LEAST_WORK", "call_tree_candidates"]
 
 LEAST_WORK = 4
 """A step runs more pieces of device work than this (ops, without a device); one kernel over and over is no step."""
@@ -31,20 +33,14 @@ _REGION_SHARE = 0.5  # less of the work than this in the repeats, and they are a
 _MODULE = "nn.Module: "
 """torch names the forward of a module like this: what repeats inside of one is its layers."""
 
-_LINE = re.compile(r"\(\d+\): ")  # of the line being executed in one call, of the function in the next
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
-_DIGITS = re.compile(r"\d+")
 
 _OPEN_NS = 10_000  # between one open call's beginning and the next one's; four microseconds at most were seen
 _PROFILER = "torch/profiler/profiler.py"  # the innermost of them: the call that started the recording
 
+_MORE_SHARE = 0.01  # of the work: an optimizer takes that, and the hand-over from one batch to the next does not
+_SEVERAL = 2  # iterations in a call: it generates a text, or is a cycle
 _IDLE_FACTOR = 2.0
 """The wait before a repeat's true beginning is longer than those inside of it; twice, before it overrules the order."""
-
-
-def folded(name: str) -> str:
-    """A name without what differs between two calls of the same thing: lines, addresses and numbers."""
-    return _DIGITS.sub("#", _ADDRESS.sub("#", _LINE.sub(": ", name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +52,12 @@ class _Level:
     chains: list[Int64Array]
 
 
-def call_tree_candidates(trace: Trace, tree: CallTree) -> list[Candidate]:
-    """Which calls repeat below which one, from the top? Stops at one whose repeats explain their caller."""
+def call_tree_candidates(trace: Trace, tree: CallTree, landmarks: Landmarks | None = None) -> list[Candidate]:
+    """Which calls repeat below which one, from the top? Stops at one whose repeats explain their caller.
+
+    ``landmarks``, where there are any, decide which of several readings of one level is the right one (is a call an
+    iteration, or are several calls one?), and refuse a level none of whose readings fits.
+    """
     if not len(tree) or not tree.total_ns:
         return []
     levels = _levels(trace, tree)
@@ -70,13 +70,34 @@ def call_tree_candidates(trace: Trace, tree: CallTree) -> list[Candidate]:
     }
     found = []
     for level in levels:
-        candidate = _candidate_of(tree, level, names)
+        candidate = _best_reading(tree, level, _readings(tree, level, names), landmarks)
         if candidate is None:
             continue
         found.append(candidate)
         if not candidate.rejected and candidate.span_share >= HIGH_SHARE:
             break
     return found
+
+
+def _best_reading(
+    tree: CallTree, level: _Level, readings: list[Candidate], landmarks: Landmarks | None
+) -> Candidate | None:
+    """The reading that the landmarks fit best; without landmarks the first one, of the fewest iterations."""
+    if landmarks is None or not readings:
+        return readings[0] if readings else None
+    fits = [landmarks.agreement(reading) for reading in readings]
+    at = max(range(len(fits)), key=lambda number: (not readings[number].rejected, fits[number].share))
+    chosen, fit = readings[at], fits[at]
+    if chosen.rejected or fit.share >= AGREEMENT:
+        return chosen
+    count = len(chosen.boundaries)
+    if fit.held >= _SEVERAL:
+        disputed = ""
+        if _does_more(tree, level, landmarks, count):
+            disputed = f"{count} longer iterations may hold {fit.held:.0f} of them each, and work between them"
+        reason = f"each holds {fit.held:.0f} iterations, by the ops that recur once in each"
+        return replace(chosen, rejected=reason, disputed=disputed)
+    return replace(chosen, rejected=f"{count} calls, where the ops show {fit.iterations} iterations")
 
 
 def _levels(trace: Trace, tree: CallTree) -> list[_Level]:
@@ -126,23 +147,42 @@ def _ancestors(tree: CallTree, position: int) -> list[int]:
     return found
 
 
-def _candidate_of(tree: CallTree, level: _Level, names: dict[int, str]) -> Candidate | None:
-    """The repeats among one level's calls: the longest wrapping that tells them apart and still repeats."""
+def _does_more(tree: CallTree, level: _Level, landmarks: Landmarks, repeats: int) -> bool:
+    """Does a repeat hold calls of one iteration each, and one of something else, as micro-batches and an optimizer?"""
+    held = np.histogram(landmarks.times_ns, np.append(tree.start_ns[level.calls], tree.end_ns[level.calls[-1]]))[0]
+    weight = tree.weight_ns[level.calls]
+    more = held == 0
+    share = float(weight[more].sum() / max(int(weight.sum()), 1))
+    one_each = int((held == 1).sum()) >= AGREEMENT * len(landmarks.times_ns)
+    return one_each and int(more.sum()) >= repeats - 1 and share >= _MORE_SHARE
+
+
+def _readings(tree: CallTree, level: _Level, names: dict[int, str]) -> list[Candidate]:
+    """The ways in which one level's calls repeat, by what they wrap, those of the fewest iterations first."""
     codes = np.zeros(len(level.calls), dtype=np.int64)
-    best: Period | None = None
+    periods: list[tuple[Period, Int64Array]] = []
     for chain in level.chains:
         texts = [names[row] for row in tree.row[chain].tolist()]
         codes = symbol_codes([f"{code}/{text}" for code, text in zip(codes.tolist(), texts, strict=True)])
         period = find_period(codes)
-        if period is not None and (best is None or len(period.starts) < len(best.starts)):
-            best = period
-    if best is None:
-        return None
-    if best.length == 1 and len(best.starts) < _FEW_CALLS and len(np.unique(codes[best.starts])) > 1:
-        return None  # some calls of one dispatcher, of which it calls several kinds in a step
-    starts = _rotated(tree, level.calls, best)
-    label = names[int(tree.row[level.calls[starts[0]]])]
-    return _bounded(tree, level, label, starts, best, names)
+        if period is not None and not any(np.array_equal(period.starts, known.starts) for known, _ in periods):
+            periods.append((period, codes))
+    periods.sort(key=lambda one: len(one[0].starts))
+    found = []
+    for period, told in periods:
+        starts = _rotated(tree, level.calls, period)
+        label = names[int(tree.row[level.calls[starts[0]]])]
+        reading = _bounded(tree, level, label, starts, period, names)
+        if reading is not None:
+            found.append(replace(reading, rejected=reading.rejected or _ambiguity(period, told)))
+    return found
+
+
+def _ambiguity(period: Period, codes: Int64Array) -> str:
+    """Why may the repeats be something else than iterations, as far as the calls tell? Empty: they may not."""
+    if period.length == 1 and len(period.starts) < _FEW_CALLS and len(np.unique(codes[period.starts])) > 1:
+        return "a few calls of one dispatcher that calls several kinds of things"
+    return ""
 
 
 def _rotated(tree: CallTree, calls: Int64Array, period: Period) -> Int64Array:
@@ -205,17 +245,3 @@ def _once_recording(tree: CallTree, call: int, names: dict[int, str]) -> int:
     starter = next((one for one in _open_calls(tree) if _PROFILER in names[int(tree.row[one])]), -1)
     within = call <= starter < tree.past[call]
     return int(tree.end_ns[starter] if within else tree.start_ns[call])
-
-
-def tiled(
-    row: Int64Array, start: Int64Array, end: Int64Array, keep: BoolArray | None = None
-) -> tuple[StepBoundary, ...]:
-    """Boundaries without gaps: each tile reaches to the next start, the last one as far as a typical one would."""
-    if keep is not None:
-        row, start, end = row[keep], start[keep], end[keep]
-    typical = int(np.median(np.diff(start))) if len(start) > 1 else 0
-    tile_end = np.append(start[1:], max(int(end[-1]), int(start[-1]) + typical))
-    return tuple(
-        StepBoundary(*values, None)
-        for values in zip(row.tolist(), start.tolist(), end.tolist(), tile_end.tolist(), strict=True)
-    )

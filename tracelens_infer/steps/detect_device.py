@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens_infer.steps.candidates import Candidate
-from tracelens_infer.steps.detect_call_tree import folded, tiled
-from tracelens_infer.steps.detect_top_level import Sequence, cut_positions, last_ends, level_of, objection
+from tracelens_infer.steps.detect_top_level import cut_positions, last_ends, objection
+from tracelens_infer.steps.folding import folded
+from tracelens_infer.steps.op_sequence import Sequence, level_of
 from tracelens_infer.steps.periodicity import symbol_codes
+from tracelens_infer.steps.tiles import tiled
 from tracelens_infer.trace.columns import RowArray, Trace
 from tracelens_infer.trace.launches import DeviceWork
 from tracelens_infer.trace.reader import event_names
@@ -25,8 +27,8 @@ def device_candidates(trace: Trace, work: DeviceWork) -> list[Candidate]:
     codes = symbol_codes([names[one] for one in row.tolist()])
     until = np.maximum.accumulate(end)
     idle = np.maximum(start - np.append(start[:1], until[:-1]), 0)
-    ones = np.ones(len(row), dtype=np.int64)
-    sequence = Sequence(row, codes, start, end, idle, ones.astype(np.bool_), ones)
+    each = np.ones(len(row), dtype=np.bool_)
+    sequence = Sequence(row, codes, start, end, idle, each, each.astype(np.int64), ~each, ~each)
     level = level_of(sequence)
     cuts = cut_positions(sequence, level) if level is not None else codes[:0]
     if level is None or len(cuts) < 2:

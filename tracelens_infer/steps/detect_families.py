@@ -9,7 +9,8 @@ import numpy as np
 
 from tracelens_infer.steps.candidates import Candidate
 from tracelens_infer.steps.coverage import step_numbers
-from tracelens_infer.steps.detect_call_tree import folded, tiled
+from tracelens_infer.steps.folding import folded
+from tracelens_infer.steps.tiles import tiled
 from tracelens_infer.trace.columns import MISSING, Int64Array, Trace
 
 __all__ = ["LEAST_MEMBERS", "family_candidates", "placed_family"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tracelens_infer.errors import MergedTraceError, NothingFoundError
 from tracelens_infer.notes import Note
@@ -15,6 +17,9 @@ from tracelens_infer.trace.columns import Trace
 from tracelens_infer.trace.launches import DeviceWork
 
 __all__ = ["Iterations", "find_iterations"]
+
+ENGINE_SHARE = 0.02
+"""Of the device's time: a process that launches less drives no model. Helpers copy, and write checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ def find_iterations(trace: Trace, work: DeviceWork) -> Iterations:
         return _found(labelled[0], labelled[1:])
     from tracelens_infer.steps.cascade import find_by_cascade  # not needed for most traces
 
+    if not labelled:
+        refuse_engines(trace, work)
     structural = find_by_cascade(trace, work)
     sound = structural[:1] if structural and not structural[0].rejected else []
     if not labelled and not sound:
@@ -82,25 +89,48 @@ def refuse_merged(trace: Trace) -> None:
     )
 
 
+def refuse_engines(trace: Trace, work: DeviceWork) -> None:
+    """Raises MergedTraceError where several processes launch a fair share of the device's work each.
+
+    Without labels nothing tells whose iterations are meant, and the other's kernels would count for them.
+    """
+    used = work.linked & work.timed
+    process = trace.lanes.process_codes()[trace.columns.lane[work.launch[used]]]
+    times = np.bincount(process, weights=(work.end_ns - work.start_ns)[used])
+    engines = np.flatnonzero(times >= ENGINE_SHARE * times.sum()) if times.any() else times
+    if len(engines) <= 1:
+        return
+    shares = ", ".join(f"{share:.0%}" for share in sorted((times[engines] / times.sum()).tolist(), reverse=True))
+    raise MergedTraceError(
+        trace.name,
+        f"No label marks the steps, and {len(engines)} processes launch the device's work ({shares} of its time).",
+        "Give the trace of one of them, or one with step labels.",
+    )
+
+
+_LISTED = 4  # labels, and refused candidates, in a message; `tracelens info` shows all of them
 _ADVICE = (
     "Record with step annotations: vLLM >= 0.26 --profiler-config.detailed_trace_annotation True, "
     "or torch.profiler's schedule with step()."
 )
 
 
-def _nothing_found(trace: Trace, structural: Iterable[Candidate]) -> str:
+def _nothing_found(trace: Trace, structural: Sequence[Candidate]) -> str:
     if trace.event_count == 0:
         return "The trace holds no events."
     from tracelens_infer.steps.cascade import LOOKED_FOR
 
-    families = ", ".join(f"{label} ({count})" for label, count in label_families(trace)[:4])
+    families = ", ".join(f"{label} ({count})" for label, count in label_families(trace)[:_LISTED])
     if families:
         labels = f"No step markers: none of the labels seen is one of a step: {families}."
     else:
         labels = "No step markers: the trace holds no annotations of the host at all."
-    refused = "; ".join(f"{other.detector}: {other.rejected}" for other in structural)
+    refused = "; ".join(
+        f"{other.detector.partition(':')[2]} ({len(other.boundaries)} times): {other.rejected}"
+        for other in structural[:_LISTED]
+    )
     return f"{labels} Nothing else marks them, either: looked for {LOOKED_FOR}." + (
-        f" Refused {refused}." if refused else ""
+        f" What repeats is not them: {refused}." if refused else ""
     )
 
 
@@ -120,6 +150,9 @@ def _notes(chosen: Candidate) -> list[Note]:
     if chosen.on_device:
         text = "Steps are seen on the device's tracks only: times are the device's, and work is attributed by time."
         notes.append(Note("warning", "device_tracks_only", text, len(chosen.boundaries)))
+    if chosen.disputed:
+        text = f"Are these the iterations? {chosen.disputed[0].upper()}{chosen.disputed[1:]}."
+        notes.append(Note("warning", "iterations_disputed", text, len(chosen.boundaries)))
     if all(boundary.annotation is None for boundary in chosen.boundaries):
         text = "No label marks the steps: they were found from what repeats in the trace. Check their number."
         notes.append(Note("warning", "steps_from_structure", text, len(chosen.boundaries)))

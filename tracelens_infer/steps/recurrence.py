@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracelens_infer.steps.periodicity import LEAST_REPEATS
-from tracelens_infer.trace.columns import Int64Array
+from tracelens_infer.trace.columns import BoolArray, Int64Array
 
 __all__ = ["Level", "find_levels", "step_level"]
 
@@ -66,12 +66,14 @@ class Level:
         return len(self.positions[0])
 
 
-def step_level(levels: list[Level], wait_of: Callable[[Level], float]) -> Level | None:
+def step_level(levels: list[Level], wait_of: Callable[[Level], float], most: int | None = None) -> Level | None:
     """Which level is the iterations'? The coarsest that is regular, unless that is a cycle of several iterations.
 
     ``wait_of`` tells how long the host rests, as a rule, before each repeat of a level. Layers follow each other
     without a rest; the iterations of a cycle each begin with one like the cycle's, and repeat layers themselves.
+    ``most``: how many iterations there are at most, where that is known.
     """
+    levels = [one for one in levels if most is None or one.count <= most]
     # What is finer than layers is inside of layers, also where they are those of one or two steps.
     finest = min((one.count for one in levels if one.is_layer and not one.has_layers), default=np.inf)
     levels = [one for one in levels if one.count >= LEAST_REPEATS and (one.has_layers or one.count < finest)]
@@ -92,21 +94,23 @@ def step_level(levels: list[Level], wait_of: Callable[[Level], float]) -> Level 
     return max((one for one in alike if one.regularity >= _AS_REGULAR * best), key=lambda one: one.count)
 
 
-def find_levels(codes: Int64Array) -> list[Level]:
+def find_levels(codes: Int64Array, is_once: BoolArray | None = None) -> list[Level]:
     """The levels of recurrence in a sequence of symbols, coarse ones first; pairs of neighbours are symbols too.
 
-    What occurs twice is a level as well: it tells the layers of two steps from steps.
+    What occurs twice is a level as well: it tells the layers of two steps from steps. ``is_once``: which members are
+    known to occur once an iteration. Levels that have one are as regular as can be, whatever lies between.
     """
+    proof = _proof(codes, is_once)
     if len(codes) < LEAST_REPEATS:
         return []
     groups = _distinct([group for members in _classes(codes) for group in _taking_turns(members)])
-    groups = [group for group in groups if _is_spread(group, len(codes))]
+    groups = [group for group in groups if _is_spread(group, len(codes), proven=proof(group))]
     anchors = [group[0] for group in groups]
     layers = [[_layered(anchor, inner) for inner in anchors[number + 1 :]] for number, anchor in enumerate(anchors)]
     return [
         Level(
             group,
-            _regularity(codes, anchors[number]),
+            1.0 if proof(group) else _regularity(codes, anchors[number]),
             has_layers=any(cover > 0 for cover, _ in layers[number]),
             is_layer=any(layers[coarser][number - coarser - 1][1] for coarser in range(number)),
         )
@@ -114,9 +118,23 @@ def find_levels(codes: Int64Array) -> list[Level]:
     ]
 
 
-def _is_spread(group: Int64Array, size: int) -> bool:
+def _proof(codes: Int64Array, is_once: BoolArray | None) -> Callable[[Int64Array], bool]:
+    """Is one of a group's symbols known to occur once an iteration?"""
+    if is_once is None or not is_once.any():
+        return lambda group: False
+    counts = np.bincount(codes)
+
+    def proven(group: Int64Array) -> bool:
+        firsts = group[:, 0]
+        return bool((is_once[firsts] & (counts[codes[firsts]] == group.shape[1])).any())
+
+    return proven
+
+
+def _is_spread(group: Int64Array, size: int, *, proven: bool) -> bool:
     """Do the symbols lie all over the sequence, and not side by side? An op and its kernel take turns in noise too."""
-    return bool(group[0, -1] - group[0, 0] >= _COVERED * size and float(np.median(group[-1] - group[0])) >= _APART)
+    apart = proven or float(np.median(group[-1] - group[0])) >= _APART
+    return apart and bool(group[0, -1] - group[0, 0] >= _COVERED * size)
 
 
 def _classes(codes: Int64Array) -> list[Int64Array]:
