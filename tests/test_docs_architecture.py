@@ -9,7 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tracelens_infer"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-TITLES = {"trace": "trace/", "steps": "steps/", "report": "report/", "cli": "cli/", "": "Beside the folders"}
+FOLDERS = ("trace", "steps", "roofline", "report", "cli")
+TITLES = {folder: f"{folder}/" for folder in FOLDERS} | {"": "Beside the folders"}
 
 FIRST_CELL = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \|", re.MULTILINE)
 QUOTED = re.compile(r"`([^`]+)`")

@@ -12,9 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from tracelens_infer.cli.main import cli
+from tracelens_infer.steps.step import StepKind
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "outputs.md").read_text(encoding="utf-8")
+FENCED = re.compile(r"```.*?```", re.DOTALL)
+ROOFLINE_PAGE = FENCED.sub("", (ROOT / "docs" / "roofline.md").read_text(encoding="utf-8"))
+STEP_KINDS = tuple(kind.value for kind in StepKind)
 QUOTED = re.compile(r"`([^`]+)`")
 SAMPLE = str(ROOT / "traces" / "vllm_cpu_decode_10steps.json.gz")
 
@@ -49,6 +53,39 @@ def printed(*arguments: str) -> Any:  # noqa: ANN401 - JSON
 )
 def test_every_key_is_explained(command: list[str]) -> None:
     assert set(keys(printed(*command))) - set(QUOTED.findall(PAGE)) == set()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [SAMPLE, "--peak-tflops", "1", "--peak-bandwidth", "50"],
+        [SAMPLE, "--model", "Qwen3-8B", "--gpu", "H100-SXM"],
+        [
+            "--annotation",
+            "execute_8_context_0(sq0sk0sqsq0sqsk0)_generation_8(sq8sk538sqsq8sqsk538)",
+            "--model",
+            "Qwen3-8B",
+        ],
+    ],
+    ids=["shapes", "model", "annotation"],
+)
+def test_every_key_of_a_roofline_is_explained(command: list[str]) -> None:
+    explained = set(QUOTED.findall(PAGE)) | set(QUOTED.findall(ROOFLINE_PAGE))
+    named = {"peaks", "time_shares"}  # by number format, by kind of step
+    found = printed("roofline", *command)
+    for key in named & set(found.get("hardware") or {}) | named & set(found):
+        holder = found if key in found else found["hardware"]
+        holder[key] = list(holder[key].values())
+    assert set(keys(found)) - explained - set(STEP_KINDS) == set()
+
+
+def test_every_column_of_a_roofline_is_explained(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    CliRunner().invoke(cli, ["roofline", SAMPLE, "--model", "Qwen3-8B", "--gpu", "H100-SXM", "-o", str(out)])
+    explained = set(QUOTED.findall(ROOFLINE_PAGE))
+    for name in ("attention", "steps"):
+        columns = (out / f"{name}.csv").read_text(encoding="utf-8").splitlines()[0].split(",")
+        assert {column for column in columns if not column.endswith("_sum_us")} - explained == set()
 
 
 def test_info_explains_a_trace_without_steps(tmp_path: Path) -> None:

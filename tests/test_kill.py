@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 SHARES = (0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1)
-"""Of the time that a whole run took: when to end one. Where that one was slow by chance, the late ones come too late."""
+"""Of the time that a whole run took: when to end one. Where that was slow by chance, the late ones come too late."""
 ENOUGH = 2
 KILLS = 20
 SEED = 20_260_921

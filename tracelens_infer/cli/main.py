@@ -27,6 +27,7 @@ _COMMANDS = {
     "info": ("tracelens_infer.cli.info", "info_command"),
     "plan": ("tracelens_infer.cli.plan", "plan_command"),
     "split": ("tracelens_infer.cli.split", "split_command"),
+    "roofline": ("tracelens_infer.cli.roofline", "roofline_command"),
 }
 
 

@@ -44,7 +44,9 @@ _SECTIONS = {
 }
 
 
-@click.command("split", cls=SectionedCommand, sections=_SECTIONS)
+@click.command(
+    "split", cls=SectionedCommand, sections=_SECTIONS, short_help="Cut a trace into its steady state, phases or steps."
+)
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
 @click.option(
     "--find-steady-state", "steady_state", is_flag=True, help="The steady state, beside what else is asked for."

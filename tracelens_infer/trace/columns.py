@@ -20,6 +20,7 @@ __all__ = [
     "MISSING",
     "BoolArray",
     "ClippedDuration",
+    "DeviceProperties",
     "EventColumns",
     "Identifier",
     "Int64Array",
@@ -201,6 +202,20 @@ class TraceHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """What does the profiler say about a device? ``name`` may be empty, as it was seen on ROCm; None where untold.
+
+    Attributes:
+        memory_bytes: all of its memory that a program can use.
+        num_sms: multiprocessors (AMD: compute units).
+    """
+
+    name: str
+    memory_bytes: int | None = None
+    num_sms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TraceMetadata:
     """Where does a trace come from, and what did its profiler record?
 
@@ -219,6 +234,7 @@ class TraceMetadata:
     trace_id: str | None = None
     ranks: tuple[int, ...] = ()
     writers: int = 1
+    devices: tuple[DeviceProperties, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracelens_infer.notes import Note
-from tracelens_infer.trace.columns import TraceHeader, TraceMetadata
+from tracelens_infer.trace.columns import DeviceProperties, TraceHeader, TraceMetadata
 from tracelens_infer.trace.losses import Losses
 from tracelens_infer.trace.mend import MendedText, UnfinishedError, mend_json
 
@@ -217,6 +217,12 @@ def _metadata(values: Mapping[str, Any], ranks: tuple[int, ...], writers: int, l
         trace_id=trace_id if isinstance(trace_id, str) else None,
         ranks=ranks,
         writers=writers,
+        devices=tuple(
+            DeviceProperties(
+                str(device.get("name") or ""), _number(device.get("totalGlobalMem")), _number(device.get("numSms"))
+            )
+            for device in devices
+        ),
     )
 
 

@@ -1,0 +1,87 @@
+"""tracelens roofline: what it prints, writes, and refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+LABEL = "execute_64_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)"
+
+
+@pytest.fixture
+def decode(sample_traces: Path) -> str:
+    return str(sample_traces / "vllm_cpu_decode_10steps.json.gz")
+
+
+def test_a_trace_beside_a_roof_of_the_users(tracelens: Command, decode: str) -> None:
+    ran = tracelens("roofline", decode, "--peak-tflops", "1", "--peak-bandwidth", "50")
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    assert lines[0] == "Model:    unknown (4 layers, 8/2 heads of 64 a rank, from op shapes)"
+    assert lines[1] == "Hardware: given by the user: bf16 1 TFLOP/s, 0.05 TB/s (datasheet)"
+    assert any(line.startswith("  decode-only, decode, full") and "memory" in line for line in lines)
+    assert "attention is taken as the op shapes tell it" in ran.err
+
+
+def test_json_holds_what_is_shown(tracelens: Command, decode: str) -> None:
+    ran = tracelens("roofline", decode, "--peak-tflops", "1", "--peak-bandwidth", "50", "--json")
+    found = json.loads(ran.out)
+    (row,) = found["attention"]
+    assert (row["kind"], row["phase"], row["group"], row["layers"]) == ("decode_only", "generation", "full", 4)
+    assert 0 < row["pct_peak"] < 100
+    shares = {name: share for name, share in found["time_shares"]["decode_only"].items() if name != "collective_hidden"}
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-6)
+    assert found["whole_step"] == {}
+
+
+def test_tables_are_written_and_replaced_only_by_force(tracelens: Command, decode: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ["roofline", decode, "--model", "Qwen3-8B", "--gpu", "H100-SXM", "-o", str(out)]
+    assert tracelens(*arguments).code == 0
+    names = ["attention.csv", "attention.parquet", "roofline.json", "steps.csv", "steps.parquet"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    with (out / "steps.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10
+    assert all(0 < float(row["bound_us"]) <= float(row["serial_us"]) for row in rows)
+    assert tracelens(*arguments).code == 2
+    assert tracelens(*arguments, "--force").code == 0
+
+
+def test_a_label_needs_no_trace(tracelens: Command) -> None:
+    """The figures of facts about gpt-oss: 902,529,024 FLOPs, 113,340,416 bytes, 7.96 FLOP a byte."""
+    ran = tracelens("roofline", "--annotation", LABEL, "--model", "gpt-oss-20b", "--gpu", "MI300X", "--json")
+    full = next(row for row in json.loads(ran.out)["attention"] if row["group"] == "full")
+    assert (full["flops"], full["bytes"], full["layers"]) == (902_529_024, 113_340_416, 12)
+    assert full["attainable_us"] == pytest.approx(113_340_416 / 5.3e6)
+    shown = tracelens("roofline", "--annotation", LABEL, "--model", "gpt-oss-20b", "--gpu", "MI300X").out
+    assert "  generation, 12 x full: 0.903 GFLOP, 113.340 MB, 7.96 FLOP/B" in shown.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "No trace was given."),
+        (["--annotation", LABEL], "A label does not tell the model."),
+        (["--annotation", "hello", "--model", "Qwen3-8B"], "It is no step's label."),
+        (["--annotation", "ProfilerStep#3", "--model", "Qwen3-8B"], "It does not tell the sums over requests."),
+        (["--annotation", LABEL, "--model", "Qwen3-8B", "x.json"], "A trace was given, too."),
+        (["x.json", "--gpu", "H1000"], "No GPU of this name is known."),
+        (["x.json", "--model", "Lama"], None),
+        (["x.json", "--tp", "0"], None),
+        (["x.json", "--peak-tflops", "-1"], None),
+        (["x.json", "--peak-tflops", "nan"], None),
+        (["x.json", "--kv-dtype", "fp99"], None),
+        (["x.json", "--tp", "8", "--attention-dp", "3"], None),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: list[str], reason: str | None, tracelens: Command) -> None:
+    ran = tracelens("roofline", *arguments)
+    assert ran.code == 2
+    if reason is not None:
+        assert reason in ran.err
