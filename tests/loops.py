@@ -226,6 +226,39 @@ def accumulating(steps: int, micro_batches: int, *, label: bool = True, **option
     return loop
 
 
+def evaluating(steps: int, every: int, batches: int, **options: Any) -> Loop:  # noqa: ANN401
+    """Make training that evaluates a few batches after every so many steps."""
+    loop = Loop(**options)
+    everything = loop.now
+    for number in range(steps):
+        loop.rest(60)
+        begin = loop.now
+        loop.starts.append(begin)
+        loop.now += 1
+        loop.op("enumerate(DataLoader)#__next__", lasts=200)
+        for suffix in ("", "_bwd"):
+            for _ in range(2):
+                for op, kernel, lasts in LAYER:
+                    loop.op(op + suffix, (kernel + suffix, lasts))
+        update = loop.now
+        loop.now += 1
+        for _ in range(4):
+            loop.op("aten::_foreach_add_", ("adam", 10.0))
+        loop.labelled("Optimizer.step#Adam.step", update)
+        loop.framed("train.py(4): train_step", begin)
+        for _ in range(batches if number % every == every - 1 else 0):
+            begin = loop.now
+            loop.now += 1
+            for _ in range(2):
+                for op, kernel, lasts in LAYER:
+                    loop.op(op, (kernel, lasts))
+            loop.op("aten::argmax", ("argmax", 3.0))
+            loop.framed("train.py(14): eval_step", begin)
+            loop.rest(20)
+    loop.framed("train.py(1): main", everything - 1)
+    return loop
+
+
 def generating(calls: int, tokens: int, **options: Any) -> Loop:  # noqa: ANN401
     """Make calls that generate a text each: a prefill and a decode for every further token, in one call's loop."""
     loop = Loop(**options)

@@ -23,7 +23,7 @@ def test_a_trace_beside_a_roof_of_the_users(tracelens: Command, decode: str) -> 
     assert ran.code == 0
     lines = ran.out.splitlines()
     assert lines[0] == "Model:    unknown (4 layers, 8/2 heads of 64 a rank, from op shapes)"
-    assert lines[1] == "Hardware: given by the user: bf16 1 TFLOP/s, 0.05 TB/s (datasheet)"
+    assert lines[1] == "Hardware: custom: bf16 1 TFLOP/s and 0.05 TB/s at most"
     assert any(line.startswith("  decode-only, decode, full") and "memory" in line for line in lines)
     assert "attention is taken as the op shapes tell it" in ran.err
 
@@ -71,11 +71,12 @@ def test_a_label_needs_no_trace(tracelens: Command) -> None:
         (["--annotation", "hello", "--model", "Qwen3-8B"], "It is no step's label."),
         (["--annotation", "ProfilerStep#3", "--model", "Qwen3-8B"], "It does not tell the sums over requests."),
         (["--annotation", LABEL, "--model", "Qwen3-8B", "x.json"], "A trace was given, too."),
-        (["x.json", "--gpu", "H1000"], "No GPU of this name is known."),
+        (["x.json", "--gpu", "H1000"], "No such GPU is known."),
         (["x.json", "--model", "Lama"], None),
         (["x.json", "--tp", "0"], None),
         (["x.json", "--peak-tflops", "-1"], None),
-        (["x.json", "--peak-tflops", "nan"], None),
+        (["x.json", "--peak-tflops", "nan", "--peak-bandwidth", "5"], "A roof lies above zero."),
+        ([LABEL, "--gpu", "H200", "--peak-tflops", "inf"], "A roof lies above zero."),
         (["x.json", "--kv-dtype", "fp99"], None),
         (["x.json", "--tp", "8", "--attention-dp", "3"], None),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from tracelens_infer.roofline.attention import Ranks
 from tracelens_infer.roofline.attention_points import AttentionSetting
-from tracelens_infer.roofline.hardware import HardwareSpec, load_hardware, with_overrides
+from tracelens_infer.roofline.hardware import Bandwidth, Figure, HardwareSpec, load_hardware, with_overrides
 from tracelens_infer.roofline.linear import FloatArray, PartCost, Spread, linear_parts, touched_experts
 from tracelens_infer.roofline.model_config import load_model
 from tracelens_infer.roofline.whole_step import whole_steps
@@ -161,8 +161,7 @@ def test_more_parts_make_no_bound_shorter(shared_traces: Path) -> None:
 def test_unknown_rates_are_named(shared_traces: Path) -> None:
     analysis = analyze_steps(shared_traces / "vllm_cpu/g_dense_detailed_shapes_stack_10steps.pt.trace.json.gz")
     setting = AttentionSetting(ranks=Ranks(tensor_parallel=2))
-    only_reading = with_overrides(None, None, 50.0)
-    assert only_reading is not None
+    only_reading = HardwareSpec("reader", "", (), Bandwidth(Figure(50.0, "made up", "user")))
     whole = whole_steps(analysis.steps.steps, load_model("Qwen3-8B"), only_reading, setting)
     assert [note.code for note in whole.notes] == ["peak_unknown", "link_unknown"]
     assert np.isfinite(whole.bound_ns).all()

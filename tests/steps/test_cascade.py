@@ -14,6 +14,7 @@ from tests.loops import (
     Loop,
     accumulating,
     diffusion,
+    evaluating,
     generating,
     kernels_only,
     noise,
@@ -232,6 +233,27 @@ def test_micro_batches_are_disputed_where_only_calls_show_the_longer_steps(
     assert chosen.disputed == (
         f"{steps} longer iterations may hold {micro_batches} of them each, and work between them"
     )
+
+
+@pytest.mark.parametrize(("stacks", "device"), KINDS)
+@pytest.mark.parametrize(("steps", "every", "batches"), [(60, 10, 2), (60, 5, 5), (60, 10, 10)])
+def test_an_evaluation_now_and_then_ends_no_iteration_of_its_own(
+    tmp_path: Path, stacks: bool, device: bool, steps: int, every: int, batches: int
+) -> None:
+    """Sixty steps of training, whatever runs between them: not six stretches from one evaluation to the next."""
+    chosen = chosen_of(cascade(evaluating(steps, every, batches, stacks=stacks, device=device), tmp_path))
+    assert chosen is not None
+    assert steps <= len([boundary for boundary in chosen.boundaries if boundary.row >= 0]) <= steps + steps // every
+
+
+@pytest.mark.parametrize(("steps", "every"), [(20, 9), (20, 3), (60, 7), (200, 10)])
+def test_calls_and_ops_that_name_other_iterations_dispute_the_answer(tmp_path: Path, steps: int, every: int) -> None:
+    """A model of two layers whose decodes are replayed: its prefills look like iterations, the calls like others."""
+    loop = serving([number % every == 0 for number in range(steps)], layers=2, stacks=True)
+    chosen = chosen_of(cascade(loop, tmp_path))
+    assert chosen is not None
+    assert chosen.grade is Grade.DEGRADED
+    assert chosen.disputed.endswith(f"and the calls {steps}")
 
 
 @pytest.mark.parametrize(("stacks", "device"), KINDS)

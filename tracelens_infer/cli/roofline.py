@@ -117,7 +117,8 @@ def roofline_command(
     shape = load_model(model) if model is not None else None
     setting = _setting(shape, options)
     spec = load_hardware(hardware) if hardware is not None else None
-    with_overrides(None, peak_tflops, peak_bandwidth)  # refused before a trace is read
+    if spec is not None or (peak_tflops is None) is (peak_bandwidth is None):
+        with_overrides(spec, peak_tflops, peak_bandwidth)  # what is wrong with them is told before a trace is read
     if annotation is not None:
         if traces:
             raise UsageError("--annotation", "A trace was given, too.", "Give one of them.")

@@ -58,7 +58,7 @@ def _header(found: Mapping[str, Any]) -> Iterator[str]:
         if peak["datasheet_tflops"] is not None
     )
     bandwidth = f"{hardware['tb_per_s']:.2f} TB/s" if hardware["tb_per_s"] is not None else "bandwidth unknown"
-    yield from folded(f"{hardware['name']}: {peaks or 'peak unknown'}, {bandwidth} (datasheet)", "Hardware: ")
+    yield from folded(f"{hardware['name']}: {peaks or 'peak unknown'} and {bandwidth} at most", "Hardware: ")
 
 
 def _attention_cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -101,14 +101,20 @@ class AttentionPoints:
         return intensity
 
     def peak(self, hardware: HardwareSpec, *, achievable: bool = False) -> FloatArray:
-        """Each row's peak in FLOP/s. NaN where the hardware's is not known."""
-        peaks = [hardware.peak_flops(dtype, achievable=achievable) for dtype in self.dtypes]
+        """Each row's peak in FLOP/s. NaN where the hardware's is not known.
+
+        ``achievable``: as fast as was ever measured; by the datasheet where no source has that.
+        """
+        peaks = [
+            (hardware.peak_flops(dtype, achievable=True) if achievable else None) or hardware.peak_flops(dtype)
+            for dtype in self.dtypes
+        ]
         found = np.array([np.nan if peak is None else peak for peak in peaks], dtype=np.float64)
         return found[self.dtype] if len(self) else np.zeros(0)
 
     def attainable_ns(self, hardware: HardwareSpec, *, low: bool = False, achievable: bool = False) -> FloatArray:
         """How long must this attention take at least? The longer of computing and reading, by upper (lower) bounds."""
-        bandwidth = hardware.bandwidth_bytes(achievable=achievable)
+        bandwidth = (hardware.bandwidth_bytes(achievable=True) if achievable else None) or hardware.bandwidth_bytes()
         flops, read = (self.flops.low, self.bytes.low) if low else (self.flops.high, self.bytes.high)
         computing = flops / self.peak(hardware, achievable=achievable) * _NS
         reading = read / bandwidth * _NS if bandwidth else np.full(len(self), np.nan)

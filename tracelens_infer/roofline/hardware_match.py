@@ -1,93 +1,117 @@
-"""On which hardware was a trace recorded? By the name that the profiler gives, else by the device's size."""
+"""Which GPU is it that a trace names, or that has so many multiprocessors and so much memory?"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from tracelens_infer.notes import Note
-from tracelens_infer.roofline.hardware import Figure, Grade, HardwareSpec, shipped_hardware
+from tracelens_infer.roofline.hardware import Bandwidth, Figure, HardwareSpec, Peak, known_hardware
 
 __all__ = ["Match", "match_hardware"]
 
-_GB = 1e9
-_MEMORY_SLACK = 0.12
-"""A program sees less than the datasheet's memory (ECC, firmware), or GiB where that says GB."""
-_OTHER_BOARDS = frozenset({"nvl", "pcie", "laptop", "d", "max", "40gb"})
-"""Words that tell boards with other rates apart: a spec whose own name lacks one does not stand for them."""
-_WHOLE_SHARE = 0.98  # of the multiprocessors; fewer, and it is a partition
+_GIB = 2**30  # a GPU's "GB" are 2**30 bytes: an MI300X of "192 GB" reports 206.1e9 bytes
+# A driver keeps some for itself and ECC some more (an A10 of 24 shows 22); variants differ by more (80 and 94).
+_MEMORY_TOLERANCE = 0.12
+# Words that tell nothing about the roof. VF: a virtual function that is the whole GPU; OAM: the module it sits on.
+_EMPTY_WORDS = frozenset(
+    {"NVIDIA", "AMD", "INSTINCT", "INTEL", "HABANA", "GEFORCE", "TESLA", "CORPORATION", "VF", "OAM"}
+)
+_PARTITION_WORD = "MIG"
+_ADVICE = "--hardware, or --peak-tflops and --peak-bandwidth, give one."
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A device's spec, None where no roof is known, and what there is to say about it."""
+    """Which hardware is it? ``spec`` None where no roof is known; ``notes`` say why, or what was assumed."""
 
     spec: HardwareSpec | None
     notes: tuple[Note, ...] = ()
 
 
 def match_hardware(name: str, num_sms: int | None = None, memory_bytes: int | None = None) -> Match:
-    """Which GPU is a device of this name, or, where it has none, of this size? Never a guess: None where none fits.
+    """Which GPU is it, by the name that torch reports, else by its multiprocessors and its memory in bytes?
 
-    A partition of a GPU (MIG) is known by having fewer multiprocessors than it, and scaled by their number.
+    Every word of the name must be accounted for: a variant that is not in the table (another form factor, another
+    memory) is unknown, since its roof is another. A device with fewer multiprocessors than the whole GPU is a
+    partition of it (MIG, CPX), and its roof their share of the whole.
     """
-    found = _by_name(name) if name.strip() else _by_size(num_sms, memory_bytes)
-    if found is None:
-        what = f"The device {name!r}" if name.strip() else "A device without a name"
-        advice = "--hardware, or --peak-tflops and --peak-bandwidth, give one"
-        text = f"{what} is none that is known, so no roof is known; {advice}."
-        return Match(None, (Note("warning", "no_roof_known", text),))
-    notes = []
     if not name.strip():
-        text = f"The trace names no device: of its size ({num_sms} multiprocessors) is {found.name}."
-        notes.append(Note("info", "hardware_by_size", text))
-    if num_sms and found.num_sms and num_sms < _WHOLE_SHARE * found.num_sms and "MIG" in name.upper().split():
-        share = num_sms / found.num_sms
-        part = f"{num_sms} of {found.num_sms} multiprocessors"
-        text = f"A part of {found.name}, {part}: its peaks are scaled by {share:.2f}."
-        notes.append(Note("warning", "hardware_partition", text))
-        found = _scaled(found, share)
-    return Match(found, tuple(notes))
+        return _by_size(num_sms, memory_bytes)
+    words = _words(name)
+    is_partition = _PARTITION_WORD in words
+    if is_partition:
+        words = words[: words.index(_PARTITION_WORD)]
+    told = frozenset(words) - _EMPTY_WORDS
+    for spec in known_hardware():
+        if any(told == frozenset(_words(known)) - _EMPTY_WORDS for known in spec.device_names):
+            return _checked(spec, name, num_sms, memory_bytes, is_partition)
+    return _unknown(f"No peak rates of {name} are known")
 
 
-def _by_name(name: str) -> HardwareSpec | None:
-    """The spec with the longest of its aliases in the name: "H100 PCIe" before "H100"."""
-    folded = " ".join(name.casefold().replace("-", " ").replace("_", " ").split())
-    best: tuple[int, HardwareSpec] | None = None
-    for spec in shipped_hardware():
-        for alias in spec.aliases:
-            wanted = " ".join(alias.casefold().replace("-", " ").split())
-            other = _OTHER_BOARDS & set(folded.split()) - set(wanted.split())
-            if f" {wanted} " in f" {folded} " and not other and (best is None or len(wanted) > best[0]):
-                best = (len(wanted), spec)
-    return best[1] if best is not None else None
+def _words(name: str) -> list[str]:
+    return re.findall(r"[A-Z0-9]+", name.upper())
 
 
-def _by_size(num_sms: int | None, memory_bytes: int | None) -> HardwareSpec | None:
-    """The only spec with as many multiprocessors and about as much memory."""
-    if not num_sms or not memory_bytes:
-        return None
-    fits = [
-        spec
-        for spec in shipped_hardware()
-        if spec.num_sms == num_sms
-        and spec.memory_gb is not None
-        and abs(memory_bytes / _GB - spec.memory_gb.value) <= _MEMORY_SLACK * spec.memory_gb.value
-    ]
-    return fits[0] if len(fits) == 1 else None
+def _unknown(reason: str) -> Match:
+    return Match(None, (Note("warning", "no_roof_known", f"{reason}, so no roof is known; {_ADVICE}"),))
 
 
-def _scaled(spec: HardwareSpec, share: float) -> HardwareSpec:
-    def part(figure: Figure | None) -> Figure | None:
-        if figure is None:
-            return None
-        return Figure(figure.value * share, f"{share:.3f} of: {figure.source}", Grade.DERIVED)
+def _checked(spec: HardwareSpec, name: str, num_sms: int | None, memory_bytes: int | None, is_partition: bool) -> Match:
+    """Is it the whole GPU, a partition of it, or another one of the same name?"""
+    if spec.num_sms is not None and num_sms is not None and num_sms > 0:
+        if num_sms > spec.num_sms:
+            return _unknown(f"{name} shows {num_sms} multiprocessors where {spec.name} has {spec.num_sms}")
+        if num_sms < spec.num_sms:
+            return _partition(spec, num_sms, spec.num_sms)
+    if is_partition:
+        return _unknown(f"{name} is a partition, and which share of {spec.name} it has is not told")
+    if memory_bytes is not None and memory_bytes > 0 and not _same_memory(spec, memory_bytes):
+        return _unknown(f"{name} shows {memory_bytes / _GIB:.0f} GiB, which is not the memory of {spec.name}")
+    return Match(spec)
 
-    return replace(
+
+def _same_memory(spec: HardwareSpec, memory_bytes: int) -> bool:
+    if spec.memory_gb is None:
+        return True
+    return abs(memory_bytes / _GIB / spec.memory_gb.value - 1) <= _MEMORY_TOLERANCE
+
+
+def _partition(spec: HardwareSpec, num_sms: int, all_sms: int) -> Match:
+    share = num_sms / all_sms
+    scaled = replace(
         spec,
-        name=f"{spec.name} ({share:.0%})",
+        name=f"{spec.name} ({num_sms} of {all_sms} multiprocessors)",
         peaks=tuple(
-            replace(peak, datasheet=part(peak.datasheet), achievable=part(peak.achievable)) for peak in spec.peaks
+            Peak(peak.dtype, _share(peak.datasheet, share), _share(peak.achievable, share)) for peak in spec.peaks
         ),
-        bandwidth=part(spec.bandwidth),
-        achievable_bandwidth=part(spec.achievable_bandwidth),
+        bandwidth=Bandwidth(_share(spec.bandwidth.datasheet, share), _share(spec.bandwidth.achievable, share)),
+        memory_gb=_share(spec.memory_gb, share),
+        num_sms=num_sms,
+        link_gbps=None,  # whether a partition may use the links, and how many, is not told
     )
+    text = (
+        f"The device is a partition of {spec.name} with {num_sms} of its {all_sms} multiprocessors; its peak rates and "
+        "its bandwidth are taken to be that share of the whole."
+    )
+    return Match(scaled, (Note("warning", "hardware_partition", text),))
+
+
+def _share(figure: Figure | None, share: float) -> Figure | None:
+    if figure is None:
+        return None
+    return Figure(figure.value * share, f"{share:.4g} of the whole; {figure.source}", "derived")
+
+
+def _by_size(num_sms: int | None, memory_bytes: int | None) -> Match:
+    if not num_sms or not memory_bytes:
+        return _unknown("The device has no name, and its multiprocessors and memory are not told")
+    size = f"{num_sms} multiprocessors and {memory_bytes / _GIB:.0f} GiB"
+    found = [spec for spec in known_hardware() if spec.num_sms == num_sms and spec.memory_gb is not None]
+    found = [spec for spec in found if _same_memory(spec, memory_bytes)]
+    if len(found) > 1:
+        return _unknown(f"The device has no name, and {size} have {' and '.join(spec.name for spec in found)} alike")
+    if not found:
+        return _unknown(f"The device has no name, and no GPU in the table has {size}")
+    text = f"The device has no name; {size} are those of {found[0].name}, which it is taken for."
+    return Match(found[0], (Note("info", "hardware_by_size", text),))

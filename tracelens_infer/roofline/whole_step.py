@@ -115,14 +115,14 @@ def _missing_rates(parts: Sequence[PartCost], hardware: HardwareSpec) -> Iterato
         formats = ", ".join(unknown)
         text = f"The peak of {hardware.name} is not known for {formats}: what computes in it counts as reading only."
         yield Note("warning", "peak_unknown", text)
-    if hardware.link_bytes is None and any(part.link_bytes.any() for part in parts):
+    if hardware.link_bytes() is None and any(part.link_bytes.any() for part in parts):
         text = f"The links of {hardware.name} are not known: collectives are left out of the bounds."
         yield Note("warning", "link_unknown", text)
 
 
 def _times(part: PartCost, hardware: HardwareSpec, *, low: bool) -> tuple[FloatArray, FloatArray, FloatArray]:
     """How long does a part compute, read and send, in ns? 0 at an unknown rate."""
-    peak, bandwidth, link = hardware.peak_flops(part.dtype), hardware.bandwidth_bytes(), hardware.link_bytes
+    peak, bandwidth, link = hardware.peak_flops(part.dtype), hardware.bandwidth_bytes(), hardware.link_bytes()
     computing = part.flops / peak * _NS if peak else np.zeros_like(part.flops)
     moved = part.bytes_low if low else part.bytes
     reading = moved / bandwidth * _NS if bandwidth else np.zeros_like(moved)

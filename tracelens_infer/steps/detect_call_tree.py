@@ -90,14 +90,16 @@ def _best_reading(
     chosen, fit = readings[at], fits[at]
     if chosen.rejected or fit.share >= AGREEMENT:
         return chosen
-    count = len(chosen.boundaries)
+    count, disputed = len(chosen.boundaries), ""
     if fit.held >= _SEVERAL:
-        disputed = ""
+        reason = f"each holds {fit.held:.0f} iterations, by the ops that recur once in each"
         if _does_more(tree, level, landmarks, count):
             disputed = f"{count} longer iterations may hold {fit.held:.0f} of them each, and work between them"
-        reason = f"each holds {fit.held:.0f} iterations, by the ops that recur once in each"
-        return replace(chosen, rejected=reason, disputed=disputed)
-    return replace(chosen, rejected=f"{count} calls, where the ops show {fit.iterations} iterations")
+    else:
+        reason = f"{count} calls, where the ops show {fit.iterations} iterations"
+        if chosen.span_share >= HIGH_SHARE:  # both explain all of the work
+            disputed = f"the ops show {fit.iterations} iterations, and the calls {count}"
+    return replace(chosen, rejected=reason, disputed="" if landmarks.proven else disputed)
 
 
 def _levels(trace: Trace, tree: CallTree) -> list[_Level]:

@@ -9,7 +9,7 @@ import numpy as np
 from tracelens_infer.steps.call_tree import CallTree
 from tracelens_infer.steps.candidates import Candidate
 from tracelens_infer.steps.coverage import step_numbers
-from tracelens_infer.steps.op_sequence import SAMPLE, level_of, op_sequence
+from tracelens_infer.steps.op_sequence import SAMPLE, has_optimizer, level_of, op_sequence
 from tracelens_infer.trace.columns import Int64Array, Trace
 from tracelens_infer.trace.launches import DeviceWork
 
@@ -43,11 +43,13 @@ class Landmarks:
         times_ns: when each was asked for, on the host.
         all_ns: the same of everything that ran in that part of the trace.
         is_part: there is more of the trace than that.
+        proven: they are optimizers: steps of training end with one, whatever the calls look like.
     """
 
     times_ns: Int64Array
     all_ns: Int64Array
     is_part: bool
+    proven: bool
 
     def agreement(self, candidate: Candidate) -> Agreement:
         """Is there one of them in each of the candidate's windows that lie in this part of the trace?"""
@@ -77,4 +79,5 @@ def find_landmarks(trace: Trace, work: DeviceWork, tree: CallTree) -> Landmarks 
     if level is None:
         return None
     middle = level.positions[len(level.positions) // 2]  # far from where one iteration ends and the next one begins
-    return Landmarks(sequence.start_ns[middle], sequence.start_ns, len(sequence.row) == SAMPLE)
+    proven = has_optimizer(sequence, level)
+    return Landmarks(sequence.start_ns[middle], sequence.start_ns, len(sequence.row) == SAMPLE, proven)

@@ -9,13 +9,13 @@ import numpy as np
 
 from tracelens_infer.steps.call_tree import CallTree
 from tracelens_infer.steps.folding import folded
-from tracelens_infer.steps.periodicity import symbol_codes
+from tracelens_infer.steps.periodicity import LEAST_REPEATS, symbol_codes
 from tracelens_infer.steps.recurrence import Level, find_levels, step_level
 from tracelens_infer.trace.columns import MISSING, BoolArray, Int64Array, Role, RowArray, Trace
 from tracelens_infer.trace.launches import DeviceWork
 from tracelens_infer.trace.reader import event_names
 
-__all__ = ["Sequence", "level_of", "longest_waits", "op_sequence", "stretches"]
+__all__ = ["SAMPLE", "Sequence", "has_optimizer", "level_of", "longest_waits", "op_sequence", "stretches"]
 
 SAMPLE = 120_000
 """Symbols in which the level is looked for; a step has up to some thousand, and a hundred steps show their level."""
@@ -90,7 +90,15 @@ def level_of(sequence: Sequence) -> Level | None:
 
 def _level(sequence: Sequence) -> Level | None:
     levels = find_levels(sequence.codes, sequence.is_once)
+    ended = [level for level in levels if has_optimizer(sequence, level) and level.count >= LEAST_REPEATS]
+    if ended:  # what is coarser are epochs, or stretches between two evaluations
+        return max(ended, key=lambda level: level.count)
     return step_level(levels, lambda level: max(longest_waits(sequence, level)), sequence.most_iterations)
+
+
+def has_optimizer(sequence: Sequence, level: Level) -> bool:
+    """Does each of the level's iterations call an optimizer once?"""
+    return any(bool(sequence.is_optimizer[marks].all()) for marks in level.positions)
 
 
 def _followed(codes: Int64Array, sample: Int64Array, level: Level) -> Level | None:
