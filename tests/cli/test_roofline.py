@@ -39,6 +39,24 @@ def test_json_holds_what_is_shown(tracelens: Command, decode: str) -> None:
     assert found["whole_step"] == {}
 
 
+def test_what_a_step_waits_for(tracelens: Command, decode: str) -> None:
+    found = json.loads(tracelens("roofline", decode, "--json").out)
+    (path,) = found["critical_path"]
+    parts = sum(path[f"{name}_us"] for name in ("host", "launch", "device", "collective", "unknown"))
+    assert parts == pytest.approx(path["length_us"])
+    assert path["bound_by"] == "host"
+    found = json.loads(tracelens("roofline", decode, "--step", "3", "--json").out)
+    assert [path["step"] for path in found["critical_path"]] == [3]
+    shown = tracelens("roofline", decode, "--step", "3").out
+    assert "  decode-only step 3: bound by host (host " in shown
+    assert tracelens("roofline", decode, "--step", "10").code == 2
+
+
+def test_notes_say_only_what_is_missing(tracelens: Command, decode: str) -> None:
+    assert "no roof is known" in tracelens("roofline", decode).err
+    assert "no roof is known" not in tracelens("roofline", decode, "--peak-tflops", "1", "--peak-bandwidth", "50").err
+
+
 def test_tables_are_written_and_replaced_only_by_force(tracelens: Command, decode: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ["roofline", decode, "--model", "Qwen3-8B", "--gpu", "H100-SXM", "-o", str(out)]

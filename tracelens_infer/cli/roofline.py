@@ -36,6 +36,7 @@ _SECTIONS = {
         "expert_parallel",
         "shared_prefix_tokens",
     ),
+    "What to look at": ("step",),
     "Instead of a trace": ("annotation",),
     "Traces without labels": ("llm_inference", "max_num_seq"),
     "Where to": ("output", "force", "as_json"),
@@ -72,6 +73,12 @@ def _ranks(name: str, meaning: str) -> Callable[[_Command], _Command]:
     metavar="N",
     help="Tokens that all requests have in common.",
 )
+@click.option(
+    "--step",
+    type=click.IntRange(0, 10**9),
+    metavar="N",
+    help="The step whose critical path is shown.  [default: the median of each kind]",
+)
 @click.option("--annotation", metavar="TEXT", help="A step's label: what it costs, without a trace.")
 @click.option("--llm-inference", is_flag=True, help="It is an LLM that runs, though no engine is seen in the trace.")
 @click.option(
@@ -96,6 +103,7 @@ def roofline_command(
     hardware: str | None,
     peak_tflops: float | None,
     peak_bandwidth: float | None,
+    step: int | None,
     annotation: str | None,
     output: Path | None,
     force: bool,
@@ -129,10 +137,11 @@ def roofline_command(
         raise UsageError("TRACE", "No trace was given.", "Name one, or a step's label with --annotation.")
 
     from tracelens_infer.report.roofline_output import write_roofline
-    from tracelens_infer.report.roofline_summary import roofline_dict
+    from tracelens_infer.report.roofline_summary import roofline_dict, typical_steps
     from tracelens_infer.report.roofline_text import roofline_lines
     from tracelens_infer.roofline.roofline import analyze_roofline, hardware_of
     from tracelens_infer.steps.analyze import analyze_steps
+    from tracelens_infer.steps.critical_path import critical_path
     from tracelens_infer.trace.source import DEFAULT_MAX_BYTES
 
     given = GivenTraces(terminal, traces, max_bytes)
@@ -149,11 +158,16 @@ def roofline_command(
             llm_inference=llm_inference,
             max_num_seq=max_num_seq,
         )
-        here, notes = (spec, ()) if spec is not None else hardware_of(analysis.trace.metadata)
+        here, unknown = (spec, ()) if spec is not None else hardware_of(analysis.trace.metadata)
         here = with_overrides(here, peak_tflops, peak_bandwidth)
-        roofline = analyze_roofline(analysis, shape, here, setting, notes if here is None else ())
-        found.append(roofline_dict(roofline))
-        terminal.notes((*analysis.notes, *roofline.notes), about=name if given.are_several else "")
+        if here is not None:  # the user's own figures make up for a device that is not known
+            unknown = tuple(note for note in unknown if note.code != "no_roof_known")
+        roofline = analyze_roofline(analysis, shape, here, setting, unknown)
+        steps = [step] if step is not None else typical_steps(analysis.steps.steps)
+        paths = [critical_path(analysis, index) for index in steps]
+        found.append(roofline_dict(roofline, paths))
+        notes = (*analysis.notes, *roofline.notes, *(note for path in paths for note in path.notes))
+        terminal.notes(notes, about=name if given.are_several else "")
         if not as_json:
             terminal.lines(roofline_lines(found[-1]))
         if output is not None:

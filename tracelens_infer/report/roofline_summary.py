@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,27 @@ from tracelens_infer.roofline.attention_points import AttentionPoints
 from tracelens_infer.roofline.measured_attention import SERVES
 from tracelens_infer.roofline.roofline import Roofline
 from tracelens_infer.roofline.step_split import Part
+from tracelens_infer.steps.critical_path import CriticalPath, median_step
+from tracelens_infer.steps.step import Step, StepKind
 
-__all__ = ["SCHEMA_VERSION", "roofline_dict"]
+__all__ = ["SCHEMA_VERSION", "roofline_dict", "typical_steps"]
 
 SCHEMA_VERSION = 1
 _TERA = 1e12
 
 
-def roofline_dict(roofline: Roofline) -> dict[str, Any]:
-    """How far are attention and the steps from the roof? Medians over the steps of a kind, shares of their time."""
+def typical_steps(steps: Sequence[Step]) -> list[int]:
+    """Which step is the median of each kind that runs something? For the critical path."""
+    kinds = dict.fromkeys(step.kind for step in steps if step.kind not in (StepKind.EMPTY, StepKind.DUMMY))
+    found = [median_step(steps, kind) for kind in kinds]
+    return [index for index in found if index is not None]
+
+
+def roofline_dict(roofline: Roofline, paths: Sequence[CriticalPath] = ()) -> dict[str, Any]:
+    """How far are attention and the steps from the roof? Medians over the steps of a kind, shares of their time.
+
+    ``paths`` are the critical paths of some of its steps.
+    """
     analysis = roofline.analysis
     return {
         "schema_version": SCHEMA_VERSION,
@@ -35,7 +48,31 @@ def roofline_dict(roofline: Roofline) -> dict[str, Any]:
         "attention": _attention(roofline),
         "time_shares": _shares(roofline),
         "whole_step": _whole(roofline),
-        "notes": [note_dict(note) for note in (*analysis.notes, *roofline.notes)],
+        "critical_path": [_path(roofline, path) for path in paths],
+        "notes": [
+            note_dict(note)
+            for note in (*analysis.notes, *roofline.notes, *(note for path in paths for note in path.notes))
+        ],
+    }
+
+
+def _path(roofline: Roofline, path: CriticalPath) -> dict[str, Any]:
+    """What bounds one step, and what takes most of that."""
+    return {
+        "step": path.step,
+        "kind": roofline.analysis.steps.steps[path.step].kind.value,
+        "bound_by": path.bound_by.value,
+        "found_by": path.source.value,
+        "length_us": path.length_ns / 1000,
+        "host_us": path.host_ns / 1000,
+        "launch_us": path.launch_ns / 1000,
+        "device_us": path.device_ns / 1000,
+        "collective_us": path.collective_ns / 1000,
+        "unknown_us": path.unknown_ns / 1000,
+        "contributors": [
+            {"name": one.name, "bound": one.bound.value, "duration_us": one.duration_ns / 1000, "share": one.share}
+            for one in path.contributors
+        ],
     }
 
 

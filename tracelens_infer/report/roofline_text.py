@@ -21,6 +21,9 @@ _SHARES = {
     Part.IDLE: "idle",
 }
 _WHOLE = ("step", "steps", "measured", "serial", "bound", "bound by", "serial/meas.", "bound/meas.")
+_CONTRIBUTORS = 3  # of the path, for people; --json has more
+_SMALL = 0.1
+_NAME = 80  # letters of a kernel's name
 _PHASE = {"both": "", "context": ", prefill", "generation": ", decode"}
 
 
@@ -43,6 +46,23 @@ def roofline_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield "Whole steps, medians (serial: each part in turn at its roof; bound: nothing can be faster):"
         yield from _table(_WHOLE, [_whole_cells(kind, row) for kind, row in found["whole_step"].items()])
+    if found["critical_path"]:
+        yield ""
+        yield "What a step waits for (its critical path; the median step of a kind, unless --step names one):"
+        for path in found["critical_path"]:
+            yield from _path_lines(path)
+
+
+def _path_lines(path: Mapping[str, Any]) -> Iterator[str]:
+    parts = ", ".join(
+        f"{name} {_us(path[f'{name}_us'])}"
+        for name in ("host", "launch", "device", "collective", "unknown")
+        if path[f"{name}_us"]
+    )
+    yield f"  {kind_text(path['kind'])} step {path['step']:,}: bound by {path['bound_by']} ({parts})"
+    for one in path["contributors"][:_CONTRIBUTORS]:
+        name = one["name"] if len(one["name"]) <= _NAME else f"{one['name'][: _NAME - 3]}..."
+        yield f"    {one['share']:6.1%}  {name}"
 
 
 def _header(found: Mapping[str, Any]) -> Iterator[str]:
@@ -69,8 +89,8 @@ def _attention_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         label,
         _number(row["layers"], ".0f"),
         _us(row["layer_us"]),
-        _number(row["tflops"], ",.2f"),
-        _range(row["tb_per_s_low"], row["tb_per_s"], ",.3f"),
+        _rate(row["tflops"]),
+        _rate_range(row["tb_per_s_low"], row["tb_per_s"]),
         _number(row["intensity_flop_per_byte"], ",.1f"),
         row["bound_by"] or "-",
         _range(row["pct_peak_low"], row["pct_peak"], ".1f", "%"),
@@ -113,6 +133,18 @@ def _us(value: float | None) -> str:
 
 def _number(value: float | None, form: str, unit: str = "") -> str:
     return "-" if value is None else f"{value:{form}}{unit}"
+
+
+def _rate(value: float | None) -> str:
+    """Three digits behind the point, or two that count where there are none before it: a CPU reads 0.0042 TB/s."""
+    if value is None:
+        return "-"
+    return f"{value:,.3f}" if value >= _SMALL else f"{value:.2g}"
+
+
+def _rate_range(low: float | None, high: float | None) -> str:
+    first, last = _rate(low), _rate(high)
+    return last if first == last or low is None else f"{first}-{last}"
 
 
 def _range(low: float | None, high: float | None, form: str, unit: str = "") -> str:
