@@ -52,6 +52,18 @@ def test_what_a_step_waits_for(tracelens: Command, decode: str) -> None:
     assert tracelens("roofline", decode, "--step", "10").code == 2
 
 
+def test_a_figure_is_a_file_that_needs_no_network(tracelens: Command, decode: str, tmp_path: Path) -> None:
+    path = tmp_path / "roof.html"
+    arguments = ["roofline", decode, "--peak-tflops", "1", "--peak-bandwidth", "50", "--figure", str(path)]
+    assert tracelens(*arguments).code == 0
+    text = path.read_text(encoding="utf-8")
+    assert "decode-only, decode, full" in text.replace("\\u002c", ",")
+    assert "ridge 20 FLOP" in text
+    assert '<script src="http' not in text
+    assert tracelens(*arguments).code == 2
+    assert tracelens(*arguments, "--force").code == 0
+
+
 def test_notes_say_only_what_is_missing(tracelens: Command, decode: str) -> None:
     assert "no roof is known" in tracelens("roofline", decode).err
     assert "no roof is known" not in tracelens("roofline", decode, "--peak-tflops", "1", "--peak-bandwidth", "50").err

@@ -39,7 +39,7 @@ _SECTIONS = {
     "What to look at": ("step",),
     "Instead of a trace": ("annotation",),
     "Traces without labels": ("llm_inference", "max_num_seq"),
-    "Where to": ("output", "force", "as_json"),
+    "Where to": ("output", "figure", "force", "as_json"),
 }
 
 
@@ -90,6 +90,9 @@ def _ranks(name: str, meaning: str) -> Callable[[_Command], _Command]:
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Write tables (csv, Parquet) there."
 )
+@click.option(
+    "--figure", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.html", help="Draw the roofline there."
+)
 @click.option("--force", is_flag=True, help="Replace the output of an earlier run.")
 @max_bytes_option
 @json_option
@@ -106,6 +109,7 @@ def roofline_command(
     step: int | None,
     annotation: str | None,
     output: Path | None,
+    figure: Path | None,
     force: bool,
     as_json: bool,
     max_bytes: int | None,
@@ -145,8 +149,9 @@ def roofline_command(
     from tracelens_infer.trace.source import DEFAULT_MAX_BYTES
 
     given = GivenTraces(terminal, traces, max_bytes)
-    if output is not None and given.are_several:
-        raise UsageError("-o", "Several traces were given, and one folder.", "Give one trace, or leave -o away.")
+    if (output or figure) is not None and given.are_several:
+        option, what = ("-o", "one folder") if output is not None else ("--figure", "one file")
+        raise UsageError(option, f"Several traces were given, and {what}.", f"Give one trace, or leave {option} away.")
     found: list[dict[str, Any]] = []
 
     def price(_: Path, file: Path, name: str, progress: Progress | None) -> None:
@@ -172,6 +177,10 @@ def roofline_command(
             terminal.lines(roofline_lines(found[-1]))
         if output is not None:
             write_roofline(roofline, found[-1], output, force=force)
+        if figure is not None:
+            from tracelens_infer.report.figures import roofline_figure, write_figure
+
+            write_figure(roofline_figure(roofline), figure, force=force)
 
     given.each(price)
     if as_json:
