@@ -55,7 +55,7 @@ def attention_cost(
 ) -> AttentionCost[int] | None:
     """What does one layer's attention of these requests cost? None where the sums or the layer's kind are unknown.
 
-    Formulas: sections "Attention" of the inference-analysis document and of docs/formulas.md. Integers of any size.
+    Formulas: sections "Attention" of the inference-analysis document and docs/roofline.md. Integers of any size.
 
     Args:
         load: sums over the phase's requests, each of at least one query token.

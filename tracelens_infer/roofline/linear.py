@@ -69,7 +69,7 @@ class PartCost:
 def touched_experts(tokens: FloatArray, experts: int, visited: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     """How many distinct experts do so many tokens visit? At least, to be expected, at most; all 0 without tokens.
 
-    definitions.md, section 4: [k, min(E, k T)], and E (1 - (1 - k/E)^T) where tokens choose independently.
+    docs/roofline.md: [k, min(E, k T)], and E (1 - (1 - k/E)^T) where tokens choose independently.
     """
     some = tokens > 0
     expected = experts * (1 - (1 - visited / experts) ** tokens)

@@ -53,7 +53,7 @@ def whole_steps(
 ) -> WholeSteps:
     """How fast could each of these steps be on this hardware?
 
-    From the sums in their labels; definitions: "the whole step" in docs/formulas.md.
+    From the sums in their labels; definitions: "the whole step" in docs/roofline.md.
     """
     told = np.array([step.load is not None and step.load.has_sums for step in steps], dtype=np.bool_)
     phases = {
