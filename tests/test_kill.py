@@ -47,7 +47,12 @@ def run_to_the_end(source: Path, folder: Path, *more: str) -> float:
 def end_after(seconds: float, number: int, source: Path, folder: Path, *more: str) -> int:
     """Split, and send a signal after so many seconds; returns the exit code."""
     with subprocess.Popen(
-        command(source, *more), cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command(source, *more),
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # under nohup it is ignored, and stays so
     ) as process:
         time.sleep(seconds)
         process.send_signal(number)
