@@ -44,6 +44,14 @@ def run_to_the_end(source: Path, folder: Path, *more: str) -> float:
     return time.monotonic() - begun
 
 
+@pytest.fixture(autouse=True)
+def hang_ups_count() -> Iterator[None]:
+    """Let SIGHUP end what is started here: under nohup it is ignored, and children inherit that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def end_after(seconds: float, number: int, source: Path, folder: Path, *more: str) -> int:
     """Split, and send a signal after so many seconds; returns the exit code."""
     with subprocess.Popen(
@@ -52,7 +60,6 @@ def end_after(seconds: float, number: int, source: Path, folder: Path, *more: st
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # under nohup it is ignored, and stays so
     ) as process:
         time.sleep(seconds)
         process.send_signal(number)
