@@ -44,7 +44,7 @@ def roofline_lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield from _table(heads, rows)
     if found["whole_step"]:
         yield ""
-        yield "Whole steps, medians (serial: each part in turn at its roof; bound: nothing can be faster):"
+        yield "Whole steps at the datasheet's rates, medians (serial: part after part; bound: nothing can be faster):"
         yield from _table(_WHOLE, [_whole_cells(kind, row) for kind, row in found["whole_step"].items()])
     if found["critical_path"]:
         yield ""
@@ -59,7 +59,8 @@ def _path_lines(path: Mapping[str, Any]) -> Iterator[str]:
         for name in ("host", "launch", "device", "collective", "unknown")
         if path[f"{name}_us"]
     )
-    yield f"  {kind_text(path['kind'])} step {path['step']:,}: bound by {path['bound_by']} ({parts})"
+    label = f"{kind_text(path['kind'])} step {path['step']:,} of {_us(path['duration_us'])}"
+    yield f"  {label}: bound by {path['bound_by']} ({parts})"
     for one in path["contributors"][:_CONTRIBUTORS]:
         name = one["name"] if len(one["name"]) <= _NAME else f"{one['name'][: _NAME - 3]}..."
         yield f"    {one['share']:6.1%}  {name}"
@@ -78,7 +79,9 @@ def _header(found: Mapping[str, Any]) -> Iterator[str]:
         if peak["datasheet_tflops"] is not None
     )
     bandwidth = f"{hardware['tb_per_s']:.2f} TB/s" if hardware["tb_per_s"] is not None else "bandwidth unknown"
-    yield from folded(f"{hardware['name']}: {peaks or 'peak unknown'} and {bandwidth} at most", "Hardware: ")
+    by_size = any(note["code"] == "hardware_by_size" for note in found["notes"])
+    name = f"{hardware['name']} (told by its size: the trace does not name it)" if by_size else hardware["name"]
+    yield from folded(f"{name}: {peaks or 'peak unknown'} and {bandwidth} at most", "Hardware: ")
 
 
 def _attention_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -89,7 +92,7 @@ def _attention_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         label,
         _number(row["layers"], ".0f"),
         _us(row["layer_us"]),
-        _rate(row["tflops"]),
+        _rate_range(row["tflops_low"], row["tflops"]),
         _rate_range(row["tb_per_s_low"], row["tb_per_s"]),
         _number(row["intensity_flop_per_byte"], ",.1f"),
         row["bound_by"] or "-",
