@@ -13,6 +13,18 @@ from tests.cli.conftest import Command
 LABEL = "execute_64_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)"
 
 
+ODD = {
+    "_name_or_path": "half \ud800",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "intermediate_size": 128,
+    "vocab_size": 1000,
+    "layer_types": ["bogus", "bogus"],
+}
+
+
 @pytest.fixture
 def decode(sample_traces: Path) -> str:
     return str(sample_traces / "vllm_cpu_decode_10steps.json.gz")
@@ -117,3 +129,19 @@ def test_what_cannot_be_is_refused(arguments: list[str], reason: str | None, tra
     assert ran.code == 2
     if reason is not None:
         assert reason in ran.err
+
+
+def test_layers_of_an_unknown_kind_have_times_only(tracelens: Command, sample_traces: Path, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(ODD))
+    sample = str(sample_traces / "vllm_cpu_decode_10steps.json.gz")
+    ran = tracelens("roofline", sample, "--model", str(path), "--gpu", "H200", "--json")
+    assert ran.code == 0
+    assert {row["tflops"] for row in json.loads(ran.out)["attention"]} == {None}
+
+
+def test_a_label_without_tokens_reads_nothing(tracelens: Command) -> None:
+    label = "execute_1_context_1(sq0sk0sqsq0sqsk0)_generation_0(sq0sk0sqsq0sqsk0)"
+    ran = tracelens("roofline", "--annotation", label, "--model", "Qwen3-8B", "--gpu", "MI300X")
+    assert ran.code == 0
+    assert "nothing to read" in ran.out

@@ -94,7 +94,8 @@ def annotation_lines(found: Mapping[str, Any]) -> Iterator[str]:
     for row in found["attention"]:
         flops, read = _range(row, "flops", _GIGA, "GFLOP"), _range(row, "bytes", _MEGA, "MB")
         intensity = row["intensity_flop_per_byte"]
-        yield f"  {row['phase']}, {row['layers']} x {row['group']}: {flops}, {read}, {intensity:,.2f} FLOP/B"
+        ratio = "nothing to read" if intensity is None else f"{intensity:,.2f} FLOP/B"
+        yield f"  {row['phase']}, {row['layers']} x {row['group']}: {flops}, {read}, {ratio}"
         if row["bound_by"] is not None:
             yield f"    at least {_range(row, 'attainable_us', 1.0, 'us')}, bound by {row['bound_by']}"
         if (row["document_flops"], row["document_bytes"]) != (row["flops"], row["bytes"]):

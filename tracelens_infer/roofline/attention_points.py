@@ -110,7 +110,7 @@ class AttentionPoints:
             for dtype in self.dtypes
         ]
         found = np.array([np.nan if peak is None else peak for peak in peaks], dtype=np.float64)
-        return found[self.dtype] if len(self) else np.zeros(0)
+        return found[self.dtype] if self.dtypes else np.full(len(self), np.nan)
 
     def attainable_ns(self, hardware: HardwareSpec, *, low: bool = False, achievable: bool = False) -> FloatArray:
         """How long must this attention take at least? The longer of computing and reading, by upper (lower) bounds."""

@@ -203,18 +203,24 @@ def _parsed(text: str, source: str) -> HardwareSpec:
             if "bandwidth_gb_per_s" in table
             else Bandwidth(None),
             memory_gb=_figure(table.get("memory_gb")),
-            num_sms=None if "num_sms" not in table else int(table["num_sms"]),
+            num_sms=_count(table.get("num_sms")),
             link_gbps=_figure(table.get("link_one_way_gb_per_s")),
             remark=str(table.get("remark", "")).strip(),
             device_names=tuple(str(name) for name in table.get("device_names", ())),
         )
     except KeyError as error:
         raise InputError(source, f"The hardware spec has no {error.args[0]}.", _LIKE) from error
-    except (tomllib.TOMLDecodeError, TypeError, ValueError, AttributeError) as error:
+    except (tomllib.TOMLDecodeError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(source, f"The hardware spec cannot be understood: {error}.", _LIKE) from error
 
 
 _LIKE = "Write it like the files in tracelens_infer/roofline/hardware_specs."
+
+
+def _count(value: Any) -> int | None:  # noqa: ANN401 - TOML
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        return value
+    raise ValueError(f"num_sms is {value!r}, not a number of multiprocessors")
 
 
 def _pair(table: Mapping[str, Any]) -> tuple[Figure | None, Figure | None]:
@@ -229,6 +235,8 @@ def _figure(table: Mapping[str, Any] | None) -> Figure | None:
     """A number is read only with its source: one that nobody vouches for is no roof."""
     if table is None:
         return None
+    if isinstance(table["value"], (bool, str)):
+        raise TypeError(f"{table['value']!r} is no number")
     value, source, grade = float(table["value"]), _text(table, "source"), _text(table, "grade")
     if not 0 < value < float("inf"):
         raise ValueError(f"{value} is no rate or size")

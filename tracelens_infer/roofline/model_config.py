@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 from tracelens_infer.errors import InputError, UsageError
 from tracelens_infer.notes import Note
-from tracelens_infer.roofline.model import LayerShape, MlpShape, ModelShape, MoeShape
+from tracelens_infer.roofline.model import AttentionKind, AttentionShape, LayerShape, MlpShape, ModelShape, MoeShape
 from tracelens_infer.roofline.model_attention import layer_attention
-from tracelens_infer.roofline.model_fields import ConfigFields
+from tracelens_infer.roofline.model_fields import MOST_LAYERS, ConfigFields
 from tracelens_infer.roofline.model_quantization import model_dtypes
 
 __all__ = ["load_model", "model_from_config", "model_from_file", "shipped_models"]
@@ -94,7 +94,9 @@ def model_from_file(path: str | Path) -> ModelShape:
 
 def _told_name(config: Mapping[str, object]) -> str | None:
     name = config.get("_name_or_path")
-    return name.rstrip("/").rpartition("/")[2] or None if isinstance(name, str) else None
+    if not isinstance(name, str):
+        return None
+    return name.encode("utf-8", "replace").decode().rstrip("/").rpartition("/")[2] or None  # no halves of a character
 
 
 def model_from_config(config: Mapping[str, object], name: str = "model", source: str = "config") -> ModelShape:
@@ -104,9 +106,12 @@ def model_from_config(config: Mapping[str, object], name: str = "model", source:
     """
     fields = ConfigFields.of(config, source)
     layers = fields.required("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    if layers > MOST_LAYERS:
+        raise fields.error(f"It has {layers:,} layers; more than {MOST_LAYERS:,} are none that exists.")
     hidden = fields.required("hidden_size", "n_embd", "d_model")
     attention, notes = layer_attention(fields, layers, hidden)
     blocks = _feed_forward(fields, layers, hidden, notes)
+    _refuse_impossible(fields, attention, blocks)
     dtypes = model_dtypes(fields, has_experts=any(isinstance(block, MoeShape) for block in blocks))
     return ModelShape(
         name=name,
@@ -122,6 +127,20 @@ def model_from_config(config: Mapping[str, object], name: str = "model", source:
         tied_embeddings=fields.flag("tie_word_embeddings") or False,
         notes=(*notes, *dtypes.notes),
     )
+
+
+def _refuse_impossible(
+    fields: ConfigFields, attention: Iterable[AttentionShape], blocks: Iterable[MlpShape | MoeShape | None]
+) -> None:
+    """Raises InputError for heads without size, and for tokens that visit more experts than there are."""
+    for shape in dict.fromkeys(attention):
+        sizes = (shape.query_heads, shape.kv_heads, shape.d_qk, shape.d_v)
+        if shape.kind is not AttentionKind.UNKNOWN and min(sizes) < 1:
+            heads = f"{shape.query_heads} query and {shape.kv_heads} KV heads of {shape.d_qk} and {shape.d_v}"
+            raise fields.error(f"Its attention has {heads} elements.")
+    for block in dict.fromkeys(blocks):
+        if isinstance(block, MoeShape) and not 1 <= block.experts_per_token <= block.experts:
+            raise fields.error(f"A token visits {block.experts_per_token} of {block.experts} experts.")
 
 
 def _feed_forward(

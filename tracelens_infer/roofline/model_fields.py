@@ -8,10 +8,14 @@ from typing import TypeGuard
 
 from tracelens_infer.errors import InputError
 
-__all__ = ["ConfigFields"]
+__all__ = ["LARGEST_SIZE", "MOST_LAYERS", "ConfigFields"]
 
 # Configs of models that see or hear keep the language model's fields in one of these; the outer one has the rest.
 _NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
+
+LARGEST_SIZE = 10**8
+"""Of anything in a config: beyond every model's, and small enough that products of several stay countable."""
+MOST_LAYERS = 10_000
 
 _NEXT = "Give the config.json of a decoder-only language model as Hugging Face has it."
 
@@ -42,6 +46,8 @@ class ConfigFields:
         for key in keys:
             value = self.values.get(key)
             if _is_int(value):
+                if not 0 <= value <= LARGEST_SIZE:
+                    raise self.error(f"Its {key} is not a number from 0 to {LARGEST_SIZE:,}.")
                 return value
             if value is not None and not isinstance(value, list):
                 raise self.error(f"Its {key} is {value!r}, not a whole number.")
@@ -61,7 +67,7 @@ class ConfigFields:
         for key in keys:
             value = self.values.get(key)
             if isinstance(value, list) and value:
-                if len(value) < layers or not all(item is None or _is_int(item) for item in value):
+                if len(value) < layers or not all(item is None or _is_size(item) for item in value):
                     raise self.error(f"Its {key} is a list, but not of {layers} whole numbers.")
                 return list(value[:layers])
         return [self.whole(*keys)] * layers
@@ -77,7 +83,7 @@ class ConfigFields:
     def wholes(self, key: str) -> list[int] | None:
         """A list of whole numbers, where this field is one; an empty one included."""
         value = self.values.get(key)
-        return list(value) if isinstance(value, list) and all(_is_int(item) for item in value) else None
+        return list(value) if isinstance(value, list) and all(_is_size(item) for item in value) else None
 
     def text(self, *keys: str) -> str | None:
         """The first of these fields that is a text."""
@@ -104,6 +110,10 @@ class ConfigFields:
 
 def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_size(value: object) -> TypeGuard[int]:
+    return _is_int(value) and 0 <= value <= LARGEST_SIZE
 
 
 def _is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
