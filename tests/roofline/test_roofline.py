@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracelens_infer.roofline.attention_points import AttentionPoints, AttentionSetting, attention_points
+from tracelens_infer.roofline.attention_costs import AttentionCosts, AttentionSetting
+from tracelens_infer.roofline.attention_points import AttentionPoints, attention_points
 from tracelens_infer.roofline.hardware import HardwareSpec, load_hardware, with_overrides
 from tracelens_infer.roofline.measured_attention import SERVES
 from tracelens_infer.roofline.model import AttentionKind
@@ -142,7 +143,7 @@ def test_a_point_between_the_bounds_shares_keys_and_values(shared_traces: Path) 
     model = load_model("gpt-oss-20b")
     first = analyze_roofline(analysis, model, with_overrides(None, 1307.0, 2000.0))
     setting = AttentionSetting(shared_prefix_tokens=1000)
-    points = attention_points(first.calls, analysis.steps.steps, model, setting)
+    points = attention_points(first.calls, analysis.steps.steps, model, AttentionCosts(analysis.steps.steps, setting))
     roof = with_overrides(None, 1307.0, 2000.0)
     assert roof is not None
     full = group_of(first, AttentionKind.FULL)

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from tracelens_infer.roofline.attention import Ranks
-from tracelens_infer.roofline.attention_points import AttentionSetting
+from tracelens_infer.roofline.attention_costs import AttentionCosts, AttentionSetting
 from tracelens_infer.roofline.hardware import Bandwidth, Figure, HardwareSpec, load_hardware, with_overrides
 from tracelens_infer.roofline.linear import FloatArray, PartCost, Spread, linear_parts, touched_experts
+from tracelens_infer.roofline.model import ModelShape
 from tracelens_infer.roofline.model_config import load_model
-from tracelens_infer.roofline.whole_step import whole_steps
-from tracelens_infer.steps.analyze import analyze_steps
+from tracelens_infer.roofline.whole_step import WholeSteps, whole_steps
+from tracelens_infer.steps.analyze import StepAnalysis, analyze_steps
 
 ONE = Spread(Ranks())
 
@@ -134,11 +135,16 @@ def spec(tflops: float, bandwidth: float) -> HardwareSpec:
     return found
 
 
+def whole(analysis: StepAnalysis, model: ModelShape, hardware: HardwareSpec, setting: AttentionSetting) -> WholeSteps:
+    steps = analysis.steps.steps
+    return whole_steps(steps, model, hardware, AttentionCosts(steps, setting), Spread(setting.ranks))
+
+
 def test_bounds_of_a_decode_step_by_hand(shared_traces: Path) -> None:
     """g's steps of 8 decodes as if Qwen3-8B had run them, at 1,000 TFLOP/s and 50 GB/s: reading weights bounds."""
     analysis = analyze_steps(shared_traces / "vllm_cpu/g_dense_detailed_shapes_stack_10steps.pt.trace.json.gz")
     model = load_model("Qwen3-8B")
-    whole = whole_steps(analysis.steps.steps, model, spec(1000.0, 50.0), AttentionSetting())
+    found = whole(analysis, model, spec(1000.0, 50.0), AttentionSetting())
     layer = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 12_288
     outputs = 36 * (6144 + 4096 + 2 * 12_288 + 4096) + 151_936
     inputs = 36 * (4096 + 4096 + 4096 + 12_288) + 4096
@@ -146,22 +152,22 @@ def test_bounds_of_a_decode_step_by_hand(shared_traces: Path) -> None:
     kv_tokens = 538  # of the first step
     attention = 36 * (8 * 32 * 256 + kv_tokens * 8 * 256)
     expected = 2 * (weights + 8 * (inputs + outputs) + attention) / 50  # bytes at 50 bytes a nanosecond
-    assert whole.bound_ns[0] == pytest.approx(expected, rel=1e-9)
-    assert set(whole.bound_by) == {"memory"}
-    assert (whole.serial_ns >= whole.bound_ns).all()
+    assert found.bound_ns[0] == pytest.approx(expected, rel=1e-9)
+    assert set(found.bound_by) == {"memory"}
+    assert (found.serial_ns >= found.bound_ns).all()
 
 
 def test_more_parts_make_no_bound_shorter(shared_traces: Path) -> None:
     analysis = analyze_steps(shared_traces / "tracelens/sglang_mi300x_qwen3_8b_prefill.json.gz")
-    whole = whole_steps(analysis.steps.steps, load_model("Qwen3-8B"), load_hardware("MI300X"), AttentionSetting())
-    assert whole.bound_by == ("compute",)
-    assert 0 < whole.bound_ns[0] <= whole.serial_ns[0] <= whole.measured_ns[0]
+    found = whole(analysis, load_model("Qwen3-8B"), load_hardware("MI300X"), AttentionSetting())
+    assert found.bound_by == ("compute",)
+    assert 0 < found.bound_ns[0] <= found.serial_ns[0] <= found.measured_ns[0]
 
 
 def test_unknown_rates_are_named(shared_traces: Path) -> None:
     analysis = analyze_steps(shared_traces / "vllm_cpu/g_dense_detailed_shapes_stack_10steps.pt.trace.json.gz")
     setting = AttentionSetting(ranks=Ranks(tensor_parallel=2))
     only_reading = HardwareSpec("reader", "", (), Bandwidth(Figure(50.0, "made up", "user")))
-    whole = whole_steps(analysis.steps.steps, load_model("Qwen3-8B"), only_reading, setting)
-    assert [note.code for note in whole.notes] == ["peak_unknown", "link_unknown"]
-    assert np.isfinite(whole.bound_ns).all()
+    found = whole(analysis, load_model("Qwen3-8B"), only_reading, setting)
+    assert [note.code for note in found.notes] == ["peak_unknown", "link_unknown"]
+    assert np.isfinite(found.bound_ns).all()

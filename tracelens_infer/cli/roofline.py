@@ -46,7 +46,7 @@ _SECTIONS = {
 def _ranks(name: str, meaning: str) -> Callable[[_Command], _Command]:
     return click.option(
         f"--{name}",
-        meaning.replace(" ", "_"),
+        meaning,
         type=click.IntRange(1, MOST),
         default=1,
         metavar="N",
@@ -141,7 +141,7 @@ def roofline_command(
         raise UsageError("TRACE", "No trace was given.", "Name one, or a step's label with --annotation.")
 
     from tracelens_infer.report.roofline_output import write_roofline
-    from tracelens_infer.report.roofline_summary import roofline_dict, typical_steps
+    from tracelens_infer.report.roofline_summary import notes_of, roofline_dict, typical_steps
     from tracelens_infer.report.roofline_text import roofline_lines
     from tracelens_infer.roofline.roofline import analyze_roofline, hardware_of
     from tracelens_infer.steps.analyze import analyze_steps
@@ -171,8 +171,7 @@ def roofline_command(
         steps = [step] if step is not None else typical_steps(analysis.steps.steps)
         paths = [critical_path(analysis, index) for index in steps]
         found.append(roofline_dict(roofline, paths))
-        notes = (*analysis.notes, *roofline.notes, *(note for path in paths for note in path.notes))
-        terminal.notes(notes, about=name if given.are_several else "")
+        terminal.notes(notes_of(roofline, paths), about=name if given.are_several else "")
         if not as_json:
             terminal.lines(roofline_lines(found[-1]))
         if output is not None:
@@ -191,7 +190,7 @@ def roofline_command(
 def _setting(model: ModelShape | None, options: dict[str, Any]) -> RooflineSetting:
     """How the model was run: what the options say, else what its config says."""
     from tracelens_infer.roofline.attention import Precision, Ranks
-    from tracelens_infer.roofline.attention_points import AttentionSetting
+    from tracelens_infer.roofline.attention_costs import AttentionSetting
     from tracelens_infer.roofline.dtypes import dtype_name
     from tracelens_infer.roofline.roofline import RooflineSetting
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from tracelens_infer import __version__
 from tracelens_infer.errors import UsageError
+from tracelens_infer.report.roofline_tables import attention_text
 from tracelens_infer.roofline.attention import AttentionCost, Phase, attention_cost
-from tracelens_infer.roofline.attention_points import AttentionSetting
+from tracelens_infer.roofline.attention_costs import AttentionSetting
 from tracelens_infer.roofline.hardware import HardwareSpec
 from tracelens_infer.roofline.model import LayerGroup, ModelShape
 from tracelens_infer.steps.annotation import parse_annotation
@@ -58,11 +59,9 @@ def annotation_dict(
 
 
 def _row(group: LayerGroup, cost: AttentionCost[int], hardware: HardwareSpec | None) -> dict[str, Any]:
-    shape = group.attention
-    tokens = shape.window_tokens or shape.topk_tokens
     row: dict[str, Any] = {
         "phase": cost.phase.value,
-        "group": f"{shape.kind.value} {tokens}" if tokens else shape.kind.value,
+        "group": attention_text(group.attention),
         "layers": len(group.layers),
         "form": cost.form.value,
         "flops_low": cost.flops.low,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracelens_infer import __version__
+from tracelens_infer.notes import Note
 from tracelens_infer.report.manifest import note_dict, trace_dict
 from tracelens_infer.report.roofline_tables import group_text
 from tracelens_infer.roofline.attention_points import AttentionPoints
@@ -17,7 +18,7 @@ from tracelens_infer.roofline.step_split import Part
 from tracelens_infer.steps.critical_path import CriticalPath, median_step
 from tracelens_infer.steps.step import Step, StepKind
 
-__all__ = ["SCHEMA_VERSION", "roofline_dict", "typical_steps"]
+__all__ = ["SCHEMA_VERSION", "notes_of", "roofline_dict", "typical_steps"]
 
 SCHEMA_VERSION = 1
 _TERA = 1e12
@@ -49,11 +50,13 @@ def roofline_dict(roofline: Roofline, paths: Sequence[CriticalPath] = ()) -> dic
         "time_shares": _shares(roofline),
         "whole_step": _whole(roofline),
         "critical_path": [_path(roofline, path) for path in paths],
-        "notes": [
-            note_dict(note)
-            for note in (*analysis.notes, *roofline.notes, *(note for path in paths for note in path.notes))
-        ],
+        "notes": [note_dict(note) for note in notes_of(roofline, paths)],
     }
+
+
+def notes_of(roofline: Roofline, paths: Sequence[CriticalPath] = ()) -> tuple[Note, ...]:
+    """What there is to say about a trace, its roofline, and the critical paths of some of its steps."""
+    return (*roofline.analysis.notes, *roofline.notes, *(note for path in paths for note in path.notes))
 
 
 def _path(roofline: Roofline, path: CriticalPath) -> dict[str, Any]:

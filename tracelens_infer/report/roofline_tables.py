@@ -9,12 +9,12 @@ import numpy as np
 
 from tracelens_infer.roofline.attention_points import AttentionPoints
 from tracelens_infer.roofline.measured_attention import SERVES, AttentionCalls
-from tracelens_infer.roofline.model import AttentionKind, ModelShape
+from tracelens_infer.roofline.model import AttentionShape, ModelShape
 from tracelens_infer.roofline.roofline import Roofline
 from tracelens_infer.roofline.step_split import Part
 from tracelens_infer.steps.table import Cell, Kind, Table
 
-__all__ = ["group_text", "points_table", "steps_table"]
+__all__ = ["attention_text", "group_text", "points_table", "steps_table"]
 
 _TERA = 1e12
 _PERCENT = 100.0
@@ -157,8 +157,12 @@ def group_text(calls: AttentionCalls, model: ModelShape | None, group: int) -> s
     found = next((one for one in calls.groups if one.number == group), None)
     if found is None or found.kind is None or model is None or not found.model_layers:
         return "all" if len(calls.groups) <= 1 else f"group {group}"
-    shape = model.layers[found.model_layers[0]].attention
-    tokens = shape.window_tokens if shape.kind in (AttentionKind.WINDOW, AttentionKind.CHUNKED) else shape.topk_tokens
+    return attention_text(model.layers[found.model_layers[0]].attention)
+
+
+def attention_text(shape: AttentionShape) -> str:
+    """What is attention of this shape called? ``full``, ``window 128``, ``sparse_topk 2048``."""
+    tokens = shape.window_tokens or shape.topk_tokens
     return f"{shape.kind.value} {tokens}" if tokens else shape.kind.value
 
 

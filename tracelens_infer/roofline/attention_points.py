@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens_infer.notes import Note
-from tracelens_infer.roofline.attention import (
-    AttentionCost,
-    Bounds,
-    Phase,
-    PhaseColumns,
-    Precision,
-    Ranks,
-    attention_cost_columns,
-)
+from tracelens_infer.roofline.attention import Bounds, Phase
+from tracelens_infer.roofline.attention_costs import AttentionCosts
 from tracelens_infer.roofline.hardware import HardwareSpec
 from tracelens_infer.roofline.measured_attention import SERVES, AttentionCalls, AttentionGroup
 from tracelens_infer.roofline.model import AttentionKind, AttentionShape, ModelShape
-from tracelens_infer.steps.annotation import PhaseLoad
 from tracelens_infer.steps.attention_ops import Serves
 from tracelens_infer.steps.step import Step
 from tracelens_infer.trace.columns import BoolArray, Int64Array
 
-__all__ = ["AttentionPoints", "AttentionSetting", "attention_points"]
+__all__ = ["AttentionPoints", "attention_points"]
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
-AttentionCostColumns: TypeAlias = AttentionCost[npt.NDArray[np.int64]]
 
 _PHASES = {Serves.BOTH: (Phase.CONTEXT, Phase.GENERATION), Serves.CONTEXT: (Phase.CONTEXT,)} | {
     Serves.GENERATION: (Phase.GENERATION,)
@@ -38,15 +29,6 @@ _PHASES = {Serves.BOTH: (Phase.CONTEXT, Phase.GENERATION), Serves.CONTEXT: (Phas
 _NS = 1e9
 _PERCENT = 100.0
 _ROUNDING = 1e-6  # of a percentage: what only arithmetic puts above the roof is not above it
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionSetting:
-    """How was attention run? What no trace tells: number formats, ranks, a prefix that all requests share."""
-
-    precision: Precision = field(default_factory=Precision)
-    ranks: Ranks = field(default_factory=Ranks)
-    shared_prefix_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,22 +121,15 @@ class AttentionPoints:
 
 
 def attention_points(
-    calls: AttentionCalls, steps: Sequence[Step], model: ModelShape, setting: AttentionSetting
+    calls: AttentionCalls, steps: Sequence[Step], model: ModelShape, costs: AttentionCosts
 ) -> AttentionPoints:
-    """What did each group of layers have to compute and to read in each step, and how long did that take?"""
+    """What did each group of layers have to compute and to read in each step, and how long did that take?
+
+    ``costs`` are those of the same steps.
+    """
     times = calls.group_times()
-    count = len(steps)
-    loads = {
-        phase: [getattr(step.load, phase.value) if step.load else PhaseLoad() for step in steps] for phase in Phase
-    }
-    told = np.array([step.load is not None and step.load.has_sums for step in steps], dtype=np.bool_)
-    columns = {
-        phase: PhaseColumns.of(load if usable else PhaseLoad() for load, usable in zip(loads[phase], told, strict=True))
-        for phase in Phase
-    }
-    costs = _Costs(columns, setting, count)
     groups = {group.number: group for group in calls.groups}
-    known = told[times.step] if len(times) else np.zeros(0, dtype=np.bool_)
+    known = costs.told[times.step] if len(times) else np.zeros(0, dtype=np.bool_)
     flops, read = np.zeros((2, len(times)), dtype=np.int64), np.zeros((2, len(times)), dtype=np.int64)
     document = np.zeros((2, len(times)), dtype=np.int64)
     layers, dtype = np.zeros(len(times), dtype=np.int64), np.zeros(len(times), dtype=np.int64)
@@ -197,29 +172,8 @@ def attention_points(
         known,
         dtype,
         tuple(dtypes),
-        _notes(steps, told, unpriced),
+        _notes(steps, costs.told, unpriced),
     )
-
-
-class _Costs:
-    """Each layer shape's cost in every step, computed once."""
-
-    def __init__(self, columns: dict[Phase, PhaseColumns], setting: AttentionSetting, count: int) -> None:
-        self._columns, self._setting, self._count = columns, setting, count
-        self._known: dict[tuple[AttentionShape, Phase], AttentionCostColumns | None] = {}
-
-    def of(self, shape: AttentionShape, phase: Phase) -> AttentionCostColumns | None:
-        key = (shape, phase)
-        if key not in self._known:
-            self._known[key] = attention_cost_columns(
-                self._columns[phase],
-                shape,
-                phase,
-                precision=self._setting.precision,
-                ranks=self._setting.ranks,
-                shared_prefix_tokens=self._setting.shared_prefix_tokens,
-            )
-        return self._known[key]
 
 
 def _shapes(group: AttentionGroup | None, model: ModelShape) -> dict[AttentionShape, int]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tracelens_infer.notes import Note
+from tracelens_infer.roofline.attention_costs import AttentionCosts, AttentionSetting
 from tracelens_infer.roofline.attention_kernels import attention_calls
-from tracelens_infer.roofline.attention_points import AttentionPoints, AttentionSetting, attention_points
+from tracelens_infer.roofline.attention_points import AttentionPoints, attention_points
 from tracelens_infer.roofline.hardware import HardwareSpec
 from tracelens_infer.roofline.hardware_match import match_hardware
+from tracelens_infer.roofline.linear import Spread
 from tracelens_infer.roofline.measured_attention import AttentionCalls
 from tracelens_infer.roofline.model import ModelShape
 from tracelens_infer.roofline.model_from_shapes import ObservedShape, observed_shape, shape_notes
@@ -101,12 +103,14 @@ def analyze_roofline(
         notes.append(Note("warning", "model_unknown", text))
     else:
         notes += [*model.notes, *(shape_notes(observed, model, setting.attention.ranks) if given else ())]
-        points = attention_points(calls, analysis.steps.steps, model, setting.attention)
+        costs = AttentionCosts(analysis.steps.steps, setting.attention)
+        points = attention_points(calls, analysis.steps.steps, model, costs)
         notes += points.notes
         if hardware is not None:
             notes += _impossible(points, hardware)
             if model.hidden != UNTOLD:
-                whole = whole_steps(analysis.steps.steps, model, hardware, setting.attention, setting.expert_parallel)
+                spread = Spread(setting.attention.ranks, setting.expert_parallel)
+                whole = whole_steps(analysis.steps.steps, model, hardware, costs, spread)
                 notes += [*whole.notes, *_faster_than_bound(whole, hardware)]
     unknown = float(split.unknown_ns.sum() / max(int(split.family_ns.sum()), 1))
     if unknown > _UNKNOWN_SHARE:

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracelens_infer.notes import Note
-from tracelens_infer.roofline.attention import Phase, PhaseColumns, attention_cost_columns
-from tracelens_infer.roofline.attention_points import AttentionSetting
+from tracelens_infer.roofline.attention import Phase
+from tracelens_infer.roofline.attention_costs import AttentionCosts
 from tracelens_infer.roofline.hardware import HardwareSpec
 from tracelens_infer.roofline.linear import FloatArray, PartCost, Spread, linear_parts
 from tracelens_infer.roofline.model import ModelShape
-from tracelens_infer.steps.annotation import PhaseLoad
 from tracelens_infer.steps.step import Step
 from tracelens_infer.trace.columns import RowArray
 
-__all__ = ["WholeSteps", "attention_parts", "whole_steps"]
+__all__ = ["WholeSteps", "whole_steps"]
 
 _NS = 1e9
 _LIMITS = ("compute", "memory", "link")
@@ -48,29 +47,22 @@ def whole_steps(
     steps: Sequence[Step],
     model: ModelShape,
     hardware: HardwareSpec,
-    setting: AttentionSetting,
-    expert_parallel: int = 1,
+    costs: AttentionCosts,
+    spread: Spread,
 ) -> WholeSteps:
     """How fast could each of these steps be on this hardware?
 
-    From the sums in their labels; definitions: "the whole step" in docs/roofline.md.
+    From the sums in their labels, by docs/roofline.md. ``costs`` are those of the same steps.
     """
-    told = np.array([step.load is not None and step.load.has_sums for step in steps], dtype=np.bool_)
-    phases = {
-        phase: PhaseColumns.of(
-            getattr(step.load, phase.value) if usable else PhaseLoad() for step, usable in zip(steps, told, strict=True)
-        )
-        for phase in Phase
-    }
-    context, generation = phases[Phase.CONTEXT], phases[Phase.GENERATION]
+    context, generation = costs.loads[Phase.CONTEXT], costs.loads[Phase.GENERATION]
     tokens = (context.query_tokens + generation.query_tokens).astype(np.float64)
     sampled_low = generation.query_tokens.astype(np.float64)  # a prompt's middle chunks sample nothing
     sampled = sampled_low + context.requests
     parts = (
-        *attention_parts(phases, model, setting),
-        *linear_parts(model, tokens, sampled_low, sampled, Spread(setting.ranks, expert_parallel)),
+        *_attention_parts(costs, model),
+        *linear_parts(model, tokens, sampled_low, sampled, spread),
     )
-    known = told & (tokens > 0)
+    known = costs.told & (tokens > 0)
     missing = _missing_rates(parts, hardware)
     bound, limit = _bound(parts, hardware)
     serial = _serial(parts, hardware)
@@ -80,24 +72,15 @@ def whole_steps(
     return WholeSteps(measured, bound, serial, by, parts, tuple(missing))
 
 
-def attention_parts(
-    phases: dict[Phase, PhaseColumns], model: ModelShape, setting: AttentionSetting
-) -> Iterator[PartCost]:
+def _attention_parts(costs: AttentionCosts, model: ModelShape) -> Iterator[PartCost]:
     """Attention as parts of the step: one a phase and group of layers."""
     for group in model.layer_groups():
-        for phase, loads in phases.items():
-            cost = attention_cost_columns(
-                loads,
-                group.attention,
-                phase,
-                precision=setting.precision,
-                ranks=setting.ranks,
-                shared_prefix_tokens=setting.shared_prefix_tokens,
-            )
+        for phase in Phase:
+            cost = costs.of(group.attention, phase)
             if cost is None:
                 continue  # attention_points says so
             times = len(group.layers)
-            nothing = np.zeros(len(loads.requests))
+            nothing = np.zeros(len(costs.told))
             yield PartCost(
                 f"attention_{phase.value}",
                 times,
